@@ -1,0 +1,221 @@
+"""The command ``bmoe``: read the prompt, open the source, load the model, stream the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from bmoe_core.arguments import Arguments, parse
+from bmoe_core.console import Progress, TextStream, say
+from bmoe_core.errors import BmoeError, PromptTooLongError, RunError, UsageError
+from bmoe_core.files import check_writable, read_prompt
+from bmoe_core.listing import describe_sources
+from bmoe_core.loop import Generation, generate
+from bmoe_core.sources import NO_SOURCE, OpenSource, open_source
+from bmoe_core.telemetry import RunRecord, Tally, report_lines
+from bmoe_core.usage import Usage
+
+if TYPE_CHECKING:
+    from bmoe_core.target.llama import LlamaTarget
+    from bmoe_core.target.model import LlamaModel
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+EXIT_CLOSED_PIPE = 141
+STDOUT = "-"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit status, see docs/reference/command-line.md."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] == ["sources"]:
+            return _list_sources(arguments[1:])
+        return _Run(parse(arguments)).execute()
+    except BmoeError as error:
+        say(f"bmoe: {error}")
+        return error.exit_status
+    except KeyboardInterrupt:
+        say("bmoe: interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the answer is gone; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_CLOSED_PIPE
+
+
+def _list_sources(arguments: Sequence[str]) -> int:
+    if arguments:
+        raise UsageError(f"`bmoe sources` takes no arguments, and {arguments[0]!r} was given")
+    print("\n".join(describe_sources()))
+    return 0
+
+
+@define(eq=False)
+class _Run:
+    """One generation, from its arguments to its report."""
+
+    arguments: Arguments
+    progress: Progress = field(init=False)
+    tally: Tally = field(factory=Tally, init=False)
+    warnings: list[str] = field(factory=list, init=False)
+    load_s: float = field(default=0.0, init=False)
+    prefilled: Usage | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.progress = Progress(sys.stderr, enabled=not self.arguments.options.quiet)
+
+    def execute(self) -> int:
+        """Everything that can be refused is, before the model loads; returns the exit status."""
+        name, options = self.arguments.source, self.arguments.options
+        if options.model is None:
+            raise UsageError("no model was given: add -m MODEL, a GGUF file")
+        source = None if name is None else open_source(name, self.arguments.source_options)
+        prompt = read_prompt(options.prompt, options.file)
+        if options.json not in (None, STDOUT):
+            check_writable(options.json)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.progress.clear)
+            target, tokens = self._load(stack, source, prompt)
+            return self._generate(target, tokens, source)
+
+    def _load(
+        self, stack: contextlib.ExitStack, source: OpenSource | None, prompt: str
+    ) -> tuple[LlamaTarget, list[int]]:
+        from bmoe_core.target.llama import LlamaTarget, default_n_ctx
+        from bmoe_core.target.model import LlamaModel
+
+        options, started = self.arguments.options, time.perf_counter()
+        model = stack.enter_context(
+            LlamaModel(
+                options.model,
+                prepare=source.prepare_model if source else None,
+                on_progress=lambda share: self.progress.show(f"loading the model: {share:.0%}"),
+            )
+        )
+        tokens = model.tokenize(prompt)
+        n_ctx = options.ctx_size or default_n_ctx(model)
+        self._check_context(model, len(tokens), n_ctx)
+        target = stack.enter_context(
+            LlamaTarget(
+                model,
+                n_ctx=n_ctx,
+                max_draft=options.draft if source else 0,
+                n_threads=options.threads,
+                prepare=source.prepare_context if source else None,
+            )
+        )
+        if source is not None:
+            stack.callback(self._close, source)
+            source.open(target)
+            if target.max_rollback < options.draft:
+                self._warn(
+                    f"drafts are cut to {target.max_rollback} tokens, the most that {source.name} "
+                    "leaves room to take back"
+                )
+        self.load_s = time.perf_counter() - started
+        return target, tokens
+
+    def _check_context(self, model: LlamaModel, n_prompt: int, n_ctx: int) -> None:
+        if n_prompt >= n_ctx:
+            raise PromptTooLongError(n_prompt, n_ctx)
+        if n_ctx > model.n_ctx_train:
+            self._warn(
+                f"the model was trained on {model.n_ctx_train} positions, and beyond them its "
+                f"answers get worse; the context has {n_ctx} (-c)"
+            )
+
+    def _generate(
+        self, target: LlamaTarget, tokens: Sequence[int], source: OpenSource | None
+    ) -> int:
+        options = self.arguments.options
+        generation = generate(
+            target,
+            tokens,
+            source=source,
+            n_predict=options.n_predict,
+            width=options.draft,
+            strict=options.strict,
+            on_prefill=self._on_prefill,
+        )
+        text = TextStream(None if options.json == STDOUT else sys.stdout)
+        failure: RunError | None = None
+        interrupted = False
+        try:
+            for step in generation:
+                self.progress.clear()
+                self.tally.add(step)
+                text.write(target.detokenize(step.tokens))
+        except RunError as error:
+            failure = error
+        except KeyboardInterrupt:
+            interrupted = True
+            generation.close()
+        self.progress.clear()
+        text.finish()
+        if generation.source_failure is not None and failure is None:
+            self._warn(str(generation.source_failure))
+        self._account(generation, text.text)
+        if failure is not None:
+            raise failure
+        return EXIT_INTERRUPTED if interrupted else 0
+
+    def _on_prefill(self, n_done: int, n_prompt: int) -> None:
+        self.progress.show(f"reading the prompt: {n_done} of {n_prompt} tokens")
+        if n_done == n_prompt:
+            self.prefilled = Usage.now()
+
+    def _account(self, generation: Generation, text: str) -> None:
+        options = self.arguments.options
+        name = self.arguments.source or NO_SOURCE
+        if not options.quiet:
+            for line in report_lines(name, self.tally.summary):
+                say(line)
+        if options.json is None:
+            return
+        used = Usage.now().since(self.prefilled or Usage.now())
+        record = RunRecord(
+            source=name,
+            model=str(options.model),
+            n_prompt=generation.n_prompt,
+            summary=self.tally.summary,
+            wall_s=generation.wall_s,
+            prefill_s=generation.prefill_s,
+            load_s=self.load_s,
+            usage=used,
+            finish_reason=generation.finish_reason.value,
+            warnings=self.warnings,
+            tokens=generation.tokens[generation.n_prompt :],
+            text=text,
+        )
+        document = json.dumps(record.to_dict(), ensure_ascii=False, indent=2) + "\n"
+        if options.json == STDOUT:
+            sys.stdout.write(document)
+            sys.stdout.flush()
+            return
+        try:
+            with open(options.json, "w", encoding="utf-8") as file:
+                file.write(document)
+        except OSError as error:
+            raise RunError(
+                f"the record could not be written to {options.json}: {error.strerror}; "
+                "the answer above is complete"
+            ) from error
+
+    def _close(self, source: OpenSource) -> None:
+        try:
+            source.close()
+        except Exception as error:
+            say(f"bmoe: warning: {source.name}: close raised {type(error).__name__}: {error}")
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        self.progress.clear()
+        say(f"bmoe: warning: {text}")

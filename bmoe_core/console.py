@@ -1,0 +1,72 @@
+"""The terminal: the streamed answer, and everything that is not the answer."""
+
+from __future__ import annotations
+
+import codecs
+import shutil
+import sys
+import time
+from typing import TextIO
+
+REDRAW_S = 0.1
+
+
+class Progress:
+    """One line on a terminal that says what is being waited for; a pipe sees nothing of it."""
+
+    def __init__(self, stream: TextIO, *, enabled: bool) -> None:
+        self._stream = stream
+        self._enabled = enabled and stream.isatty()
+        self._drawn_at = 0.0
+
+    def show(self, text: str) -> None:
+        """Replace the line, not more often than is seen."""
+        now = time.monotonic()
+        if not self._enabled or now - self._drawn_at < REDRAW_S:
+            return
+        self._drawn_at = now
+        width = shutil.get_terminal_size().columns - 1
+        self._stream.write("\r\x1b[K" + text[:width])
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._enabled and self._drawn_at:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn_at = 0.0
+
+
+class TextStream:
+    """Turns tokens' bytes into text, a character cut between two tokens held back until whole.
+
+    Attributes:
+        text: all of the text so far.
+    """
+
+    def __init__(self, output: TextIO | None) -> None:
+        """Write to ``output`` as the text comes, or only collect it where that is None."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._output = output
+        self.text = ""
+
+    def write(self, data: bytes) -> None:
+        """Take the bytes of some tokens."""
+        self._put(self._decoder.decode(data))
+
+    def finish(self) -> None:
+        """Write what is still incomplete, and on a terminal end the line."""
+        self._put(self._decoder.decode(b"", final=True))
+        if self._output is not None and self._output.isatty() and not self.text.endswith("\n"):
+            self._output.write("\n")
+
+    def _put(self, piece: str) -> None:
+        self.text += piece
+        if self._output is not None and piece:
+            self._output.write(piece)
+            self._output.flush()
+
+
+def say(text: str) -> None:
+    """A line for the user that is not the answer."""
+    print(text, file=sys.stderr)

@@ -1,0 +1,281 @@
+"""Generation: draft, verify, accept, observe, roll back.
+
+The target's choice decides every token. A draft is verified in one decode together with the
+settled token, which is decided but not yet in the target's memory; the longest prefix that equals
+what the target would have chosen is accepted, and the row after it gives the next settled token.
+Without a draft a step is a plain decode: one token, one row of logits, nothing to roll back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from bmoe_core.errors import EmptyPromptError, PromptTooLongError, RollbackError
+from bmoe_core.guard import Source, SourceGuard
+from bmoe_core.steps import FinishReason, SourceFailure, Step
+
+if TYPE_CHECKING:
+    from bmoe_core.target.protocol import Target
+
+DEFAULT_WIDTH = 3
+"""Draft tokens a verify decode, as in the n-gram decoding of BigMoeOnEdge."""
+MAX_WIDTH = 8
+
+Pick = Callable[[npt.NDArray[np.float32]], int]
+"""Chooses a token from a row of logits, float32 of shape (n_vocab,)."""
+
+
+def argmax(row: npt.NDArray[np.float32]) -> int:
+    """The token of the highest logit; of equal ones, the lowest id."""
+    return int(row.argmax())
+
+
+def generate(
+    target: Target,
+    prompt: Sequence[int],
+    *,
+    source: Source | None = None,
+    n_predict: int = 256,
+    width: int = DEFAULT_WIDTH,
+    n_past: int = 0,
+    pick: Pick = argmax,
+    strict: bool = False,
+    on_prefill: Callable[[int, int], None] | None = None,
+) -> Generation:
+    """Generate up to ``n_predict`` tokens after ``prompt``.
+
+    Args:
+        target: the model that decides.
+        prompt: token ids, at least one.
+        source: an opened draft source, or None for plain decoding.
+        n_predict: the most tokens to generate.
+        width: the most draft tokens a verify decode; bounded by what the target can roll back.
+        n_past: how many tokens of ``prompt`` the target already holds, in the same order; at least
+            the last one is decoded anew. What it holds beyond them is dropped. A target that
+            cannot be taken back so far is cleared, and the whole prompt is decoded.
+        pick: chooses a token from a row of logits; called once a position, in order.
+        strict: raise where the source fails instead of going on without it.
+        on_prefill: called with the prompt tokens decoded and their total, after each chunk.
+
+    Returns:
+        The generation, which runs as it is iterated over.
+
+    Raises:
+        EmptyPromptError: no tokens.
+        PromptTooLongError: the prompt fills the context.
+        ValueError: ``n_past`` is more than the target holds, or a number is negative.
+    """
+    if not len(prompt):
+        raise EmptyPromptError("the prompt is empty: give some text to go on from")
+    if len(prompt) >= target.n_ctx:
+        raise PromptTooLongError(len(prompt), target.n_ctx)
+    if not 0 <= n_past <= target.n_past:
+        raise ValueError(f"n_past is {n_past}, and the target holds {target.n_past} positions")
+    if n_predict < 0 or width < 0:
+        raise ValueError(f"n_predict ({n_predict}) and width ({width}) may not be negative")
+    return Generation(
+        target=target,
+        prompt=prompt,
+        guard=SourceGuard(source, n_vocab=target.n_vocab, strict=strict),
+        n_predict=n_predict,
+        width=min(width, target.max_rollback, target.n_batch - 1),
+        n_past=min(n_past, len(prompt) - 1),
+        pick=pick,
+        on_prefill=on_prefill,
+    )
+
+
+class Generation:
+    """A generation that runs as it is iterated over: one :class:`Step` a target decode.
+
+    However it ends, by itself, by :meth:`close`, by an exception or by an interrupt, the target
+    then holds the first ``n_past`` of ``tokens``, which is all of them unless a rollback was
+    impossible.
+
+    Attributes:
+        tokens: the prompt and every confirmed token.
+        n_prompt: tokens of the prompt.
+        n_past: tokens of ``tokens`` that the target holds; valid between steps and at the end.
+        finish_reason: why it ended; ``INTERRUPTED`` until it has.
+        prefill_s: seconds from the beginning to the first settled token.
+        wall_s: seconds from the end of the prefill to now, or to the end.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: Target,
+        prompt: Sequence[int],
+        guard: SourceGuard,
+        n_predict: int,
+        width: int,
+        n_past: int,
+        pick: Pick,
+        on_prefill: Callable[[int, int], None] | None,
+    ) -> None:
+        self.tokens = [int(token) for token in prompt]
+        self.n_prompt = len(self.tokens)
+        self.n_past = n_past
+        self.finish_reason = FinishReason.INTERRUPTED
+        self.prefill_s = 0.0
+        self._target = target
+        self._guard = guard
+        self._n_predict = n_predict
+        self._width = width
+        self._pick = pick
+        self._on_prefill = on_prefill
+        # What a source is lent is a copy: whatever it does to it, the answer is not touched.
+        self._lent = np.empty(target.n_ctx + 1, np.int32)
+        self._lent[: self.n_prompt] = self.tokens
+        self._prefilled_at: float | None = None
+        self._ended_at: float | None = None
+        self._steps = self._run()
+
+    @property
+    def n_generated(self) -> int:
+        """Confirmed tokens after the prompt."""
+        return len(self.tokens) - self.n_prompt
+
+    @property
+    def source_failure(self) -> SourceFailure | None:
+        """Why the source was switched off, or None."""
+        return self._guard.failure
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the end of the prefill, the consumer's own time included."""
+        if self._prefilled_at is None:
+            return 0.0
+        return (self._ended_at or time.perf_counter()) - self._prefilled_at
+
+    def __iter__(self) -> Iterator[Step]:
+        return self._steps
+
+    def close(self) -> None:
+        """End the generation where it stands."""
+        self._steps.close()
+
+    def _run(self) -> Generator[Step, None, None]:
+        target, guard = self._target, self._guard
+        try:
+            settled = self._pick(self._prefill())
+            while not self._ends_before(settled):
+                self._lent[len(self.tokens)] = settled
+                draft = guard.draft(self._history(len(self.tokens) + 1), self._room())
+                drafted = list(draft.tokens)
+
+                started = time.perf_counter()
+                rows = target.decode([settled, *drafted], n_rows=1 + len(drafted))
+                n_accepted, next_settled = self._accept(rows, drafted)
+                decode_s = time.perf_counter() - started
+
+                confirmed = [settled, *drafted[:n_accepted]]
+                if target.is_eog(confirmed[-1]):
+                    confirmed.pop()
+                guard.observe(confirmed, len(self.tokens))
+                decode_s += self._confirm(confirmed)
+
+                yield Step(
+                    tokens=tuple(confirmed),
+                    n_drafted=len(drafted),
+                    n_accepted=n_accepted,
+                    decode_s=decode_s,
+                    draft_s=guard.take_seconds(),
+                    evidence=draft.evidence,
+                )
+                settled = next_settled
+        finally:
+            self._ended_at = time.perf_counter()
+            self._reconcile()
+
+    def _prefill(self) -> npt.NDArray[np.float32]:
+        """Decode what the target does not hold of the prompt; its last row of logits."""
+        target, started = self._target, time.perf_counter()
+        self._rewind_to_prefix()
+        self._guard.begin(self._history(self.n_prompt), self.n_past)
+        while True:
+            chunk = self.tokens[self.n_past : self.n_past + target.n_batch]
+            is_last = self.n_past + len(chunk) == self.n_prompt
+            rows = target.decode(chunk, n_rows=int(is_last))
+            self._guard.observe(chunk, self.n_past)
+            self.n_past += len(chunk)
+            if self._on_prefill is not None:
+                self._on_prefill(self.n_past, self.n_prompt)
+            if is_last:
+                break
+        self._prefilled_at = time.perf_counter()
+        self.prefill_s = self._prefilled_at - started
+        self._guard.take_seconds()
+        last: npt.NDArray[np.float32] = rows[-1]
+        return last
+
+    def _rewind_to_prefix(self) -> None:
+        try:
+            self._target.roll_back(self.n_past)
+        except RollbackError:
+            self._target.clear()
+            self.n_past = 0
+
+    def _ends_before(self, settled: int) -> bool:
+        """Whether the generation ends without emitting ``settled``; sets the reason."""
+        if self._target.is_eog(settled):
+            self.finish_reason = FinishReason.EOG
+        elif self.n_generated >= self._n_predict:
+            self.finish_reason = FinishReason.LENGTH
+        elif len(self.tokens) >= self._target.n_ctx:
+            self.finish_reason = FinishReason.CONTEXT
+        else:
+            return False
+        return True
+
+    def _room(self) -> int:
+        """Draft tokens that may follow the settled token in this step."""
+        return min(
+            self._width,
+            self._n_predict - self.n_generated - 1,
+            self._target.n_ctx - len(self.tokens) - 1,
+        )
+
+    def _accept(self, rows: npt.NDArray[np.float32], drafted: Sequence[int]) -> tuple[int, int]:
+        """How many draft tokens are the target's own choice, and the next settled token.
+
+        That is the choice after those, or the end-of-generation token that was accepted last.
+        """
+        choice = self._pick(rows[0])
+        for i, token in enumerate(drafted):
+            if token != choice:
+                return i, choice
+            if self._target.is_eog(token):
+                return i + 1, token
+            choice = self._pick(rows[i + 1])
+        return len(drafted), choice
+
+    def _confirm(self, confirmed: Sequence[int]) -> float:
+        """Drop what was rejected and count what was confirmed; the seconds it took."""
+        started = time.perf_counter()
+        end = len(self.tokens) + len(confirmed)
+        if self._target.n_past != end:
+            self._target.roll_back(end)
+        self._lent[len(self.tokens) : end] = confirmed
+        self.tokens.extend(confirmed)
+        self.n_past = end
+        return time.perf_counter() - started
+
+    def _history(self, n: int) -> npt.NDArray[np.int32]:
+        view = self._lent[:n]
+        view.flags.writeable = False
+        return view
+
+    def _reconcile(self) -> None:
+        """After an interruption in mid-step: drop from the target what was never confirmed."""
+        self.n_past = min(self.n_past, len(self.tokens))
+        try:
+            self._target.roll_back(self.n_past)
+        except RollbackError:
+            self._target.clear()
+            self.n_past = 0

@@ -1,0 +1,91 @@
+"""The records that pass between the loop, the sources and the accounts: drafts and steps."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Sequence
+
+from attrs import field, frozen
+
+
+class FinishReason(str, enum.Enum):
+    """Why a generation ended."""
+
+    EOG = "eog"
+    """The target chose an end-of-generation token."""
+    LENGTH = "length"
+    """``n_predict`` tokens were generated."""
+    CONTEXT = "context"
+    """The last cell of the context is in use."""
+    INTERRUPTED = "interrupted"
+    """The consumer stopped before any of the others came."""
+
+
+@frozen
+class Draft:
+    """Tokens a source proposes, with what it knows of their worth.
+
+    Attributes:
+        tokens: proposed token ids, the first one following the settled token. Empty: decline.
+        evidence: a small hashable that says how sure the source is (the matched length, a
+            probability bucket), or a tuple with one such value a token. A source uses at most 64
+            distinct values. None: the source does not say.
+    """
+
+    tokens: Sequence[int]
+    evidence: Hashable | tuple[Hashable, ...] = None
+
+
+NO_DRAFT = Draft(tokens=())
+"""A declined draft."""
+
+
+@frozen
+class Step:
+    """One target decode of a generation after the prompt, and what came of it.
+
+    ``n_accepted`` counts every draft token equal to the target's own choice, also an
+    end-of-generation token, which ends the run and is not among ``tokens``.
+
+    Attributes:
+        tokens: the confirmed tokens, the settled token first and the accepted ones after it.
+        n_drafted: draft tokens in the verify decode; 0 for a plain decode.
+        n_accepted: draft tokens that the target confirmed; at most ``n_drafted``.
+        evidence: the draft's, or None.
+        decode_s: seconds in the target: the decode, the choice of tokens from its rows, and the
+            rollback of what it rejected.
+        draft_s: seconds in the source: drafting, and observing what was confirmed.
+    """
+
+    tokens: tuple[int, ...]
+    n_drafted: int
+    n_accepted: int
+    decode_s: float
+    draft_s: float
+    evidence: Hashable | tuple[Hashable, ...] = field(default=None, repr=False)
+
+    @property
+    def drafted(self) -> bool:
+        """Whether a draft was verified in this step."""
+        return self.n_drafted > 0
+
+
+@frozen
+class SourceFailure:
+    """Why a source was switched off in the middle of a run.
+
+    Attributes:
+        source: the source's name.
+        hook: the hook that failed, such as ``draft``.
+        reason: what it raised or returned.
+    """
+
+    source: str
+    hook: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source}: {self.hook} {self.reason}; the source was switched off and the run "
+            "went on with plain decodes"
+        )

@@ -1,0 +1,257 @@
+"""A llama.cpp context as a target, over the low-level bindings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+from llama_cpp import llama_cpp
+
+from bmoe_core.errors import ContextError, DecodeError, RollbackUnsupportedError
+from bmoe_core.target import log
+from bmoe_core.target.memory import (
+    SEQUENCE,
+    AttentionMemory,
+    CheckpointMemory,
+    SnapshotMemory,
+)
+from bmoe_core.target.model import LlamaModel, Prepare
+
+DEFAULT_N_CTX = 4096
+N_BATCH = 512
+"""Most tokens a decode: as many as llama.cpp computes at once, so a long prompt shows progress."""
+
+
+def default_n_threads() -> int:
+    """Physical cores this process may use: a decode is bound by memory, not by hyper-threads."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(psutil.cpu_count(logical=False) or 1, usable or 1))
+
+
+def default_n_ctx(model: LlamaModel) -> int:
+    """Positions a context gets that was not told how many: the model's own, 4096 at most."""
+    return min(model.n_ctx_train, DEFAULT_N_CTX)
+
+
+class LlamaTarget:
+    """One llama.cpp context over a model, holding one sequence.
+
+    Logits are asked for at the positions that need them only, never for a whole prompt.
+    Not thread-safe: one thread at a time.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        *,
+        n_ctx: int | None = None,
+        max_draft: int = 0,
+        n_threads: int | None = None,
+        rollback: Literal["snapshots", "checkpoint"] = "snapshots",
+        prepare: Prepare | None = None,
+    ) -> None:
+        """Create the context.
+
+        Args:
+            model: the loaded model; it must outlive the target.
+            n_ctx: positions to hold; None: :func:`default_n_ctx`.
+            max_draft: tokens of the longest draft to be verified; 0: plain decodes only.
+            n_threads: None: :func:`default_n_threads`.
+            rollback: how a recurrent model takes a rejected draft back: ``snapshots`` keeps
+                ``max_draft`` states in every decode, ``checkpoint`` saves one state before each
+                verify decode and decodes the accepted tokens again.
+            prepare: called with the ``llama_context_params`` before the context is made.
+
+        Raises:
+            ContextError: llama.cpp could not make the context.
+            RollbackUnsupportedError: ``max_draft`` is above 0 and the model cannot roll back.
+        """
+        self._model = model
+        self._closed = False
+        self.n_ctx = n_ctx or default_n_ctx(model)
+        self.n_threads = n_threads or default_n_threads()
+        keeps_snapshots = model.is_recurrent and rollback == "snapshots"
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = self.n_ctx
+        params.n_batch = params.n_ubatch = max(N_BATCH, max_draft + 2)
+        params.n_threads = params.n_threads_batch = self.n_threads
+        params.n_rs_seq = max_draft if keeps_snapshots else 0
+        # llama.cpp reserves compute memory for this many rows of logits.
+        params.n_outputs_max = max_draft + 1
+        if prepare is not None:
+            prepare(params)
+        log.capture()
+        self._ctx = llama_cpp.llama_init_from_model(model.handle, params)
+        if not self._ctx:
+            reason = log.first_error() or "llama.cpp gave no reason"
+            raise ContextError(
+                f"no context of {self.n_ctx} positions could be made: {reason}. "
+                "A smaller context (-c) needs less memory"
+            )
+        self.eval_callback = params.cb_eval if params.cb_eval else None
+        self.n_batch = int(llama_cpp.llama_n_batch(self._ctx))
+        self._n_rows_max = int(params.n_outputs_max) or self.n_batch
+        self._batch = llama_cpp.llama_batch_init(self.n_batch, 0, 1)
+        self._map_batch()
+        self._memory = self._make_memory(max_draft, keeps_snapshots)
+        if max_draft > 0 and self.max_rollback == 0:
+            self.close()
+            raise RollbackUnsupportedError(
+                f"{model.path.name} is a recurrent model whose state llama.cpp cannot take back, "
+                "so no draft can be tried on it: run it with --draft-source none"
+            )
+        self._n_past = 0
+
+    def _map_batch(self) -> None:
+        as_array = np.ctypeslib.as_array
+        shape = (self.n_batch,)
+        self._tokens = as_array(self._batch.token, shape)
+        self._positions = as_array(self._batch.pos, shape)
+        self._wants_logits = as_array(self._batch.logits, shape)
+        as_array(self._batch.n_seq_id, shape)[:] = 1
+        for i in range(self.n_batch):
+            self._batch.seq_id[i][0] = SEQUENCE
+
+    def _make_memory(self, max_draft: int, keeps_snapshots: bool) -> AttentionMemory:
+        if not self._model.is_recurrent:
+            return AttentionMemory(self._ctx, max_draft)
+        if keeps_snapshots:
+            return SnapshotMemory(self._ctx, max_draft)
+        return CheckpointMemory(self._ctx, max_draft, self._replay)
+
+    @property
+    def model(self) -> Any:
+        """The ``llama_model *``."""
+        return self._model.handle
+
+    @property
+    def ctx(self) -> Any:
+        """The ``llama_context *``."""
+        return self._ctx
+
+    @property
+    def n_vocab(self) -> int:
+        """Token ids are below this."""
+        return self._model.n_vocab
+
+    @property
+    def n_past(self) -> int:
+        """Positions in the memory."""
+        return self._n_past
+
+    @property
+    def max_rollback(self) -> int:
+        """The longest draft whose rejection can be taken back."""
+        return self._memory.max_rollback
+
+    def decode(self, tokens: Sequence[int], n_rows: int) -> npt.NDArray[np.float32]:
+        """Decode ``tokens`` from position ``n_past`` on; see :meth:`Target.decode`.
+
+        Raises:
+            DecodeError: llama.cpp failed; the memory holds what it held before.
+            ValueError: more tokens or rows than this context was made for.
+        """
+        if self._closed:
+            raise DecodeError("the target has been closed")
+        n = len(tokens)
+        if not 0 < n <= self.n_batch or not 0 <= n_rows <= min(n, self._n_rows_max):
+            raise ValueError(
+                f"{n} tokens with {n_rows} rows of logits: this context takes 1 to {self.n_batch} "
+                f"tokens and up to {self._n_rows_max} rows"
+            )
+        self._memory.before_decode(tokens, n_rows)
+        self._decode(tokens, n_rows)
+        self._memory.after_decode(tokens)
+        n_vocab = self._model.n_vocab
+        if n_rows == 0:
+            return np.empty((0, n_vocab), np.float32)
+        logits = llama_cpp.llama_get_logits(self._ctx)
+        return np.ctypeslib.as_array(logits, (n_rows, n_vocab))
+
+    def _decode(self, tokens: Sequence[int], n_rows: int) -> None:
+        n = len(tokens)
+        self._batch.n_tokens = n
+        self._tokens[:n] = tokens
+        self._positions[:n] = np.arange(self._n_past, self._n_past + n)
+        self._wants_logits[: n - n_rows] = 0
+        self._wants_logits[n - n_rows : n] = 1
+        status = llama_cpp.llama_decode(self._ctx, self._batch)
+        if status != 0:
+            # An aborted or failed decode may have kept a part of the batch.
+            self._n_past = self._memory.n_past
+            raise DecodeError(_decode_failure(status, n, self._n_past, self.n_ctx))
+        self._n_past += n
+
+    def _replay(self, tokens: Sequence[int]) -> None:
+        self._n_past = self._memory.n_past
+        self._decode(tokens, 0)
+
+    def roll_back(self, n_past: int) -> None:
+        """Drop every position from ``n_past`` on.
+
+        Raises:
+            RollbackError: the memory cannot be taken back that far; it is unchanged.
+        """
+        # A generation that was left suspended may be finished after the target was closed.
+        if self._closed:
+            return
+        # Also where the count agrees the memory is asked: an interrupt may have come between a
+        # decode and its being counted.
+        if n_past == self._n_past == self._memory.n_past:
+            return
+        self._memory.roll_back(n_past)
+        self._n_past = n_past
+
+    def clear(self) -> None:
+        """Drop every position."""
+        if not self._closed:
+            self._memory.clear()
+        self._n_past = 0
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of ``text``; see :meth:`LlamaModel.tokenize`."""
+        return self._model.tokenize(text, special=special)
+
+    def detokenize(self, tokens: Sequence[int]) -> bytes:
+        """The bytes of ``tokens``; see :meth:`LlamaModel.detokenize`."""
+        return self._model.detokenize(tokens)
+
+    def is_eog(self, token: int) -> bool:
+        """Whether ``token`` ends a generation."""
+        return self._model.is_eog(token)
+
+    def close(self) -> None:
+        """Free the context. May repeat."""
+        if not self._closed:
+            self._closed = True
+            llama_cpp.llama_batch_free(self._batch)
+            llama_cpp.llama_free(self._ctx)
+
+    def __enter__(self) -> LlamaTarget:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _decode_failure(status: int, n_tokens: int, n_past: int, n_ctx: int) -> str:
+    # The return values of llama_decode, as llama.h gives them.
+    reasons = {
+        1: "no free place in the context",
+        2: "it was aborted",
+        -1: "the batch was invalid",
+        -2: "memory could not be allocated",
+        -3: "the computation failed",
+    }
+    reason = reasons.get(status, log.first_error() or f"status {status}")
+    return f"llama.cpp could not decode {n_tokens} tokens at position {n_past} of {n_ctx}: {reason}"

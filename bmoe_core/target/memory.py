@@ -1,0 +1,156 @@
+"""How a context's memory is taken back to an earlier position.
+
+Attention keeps one cell a position, so any tail can be dropped (:class:`AttentionMemory`). A
+recurrent layer keeps one state that every token overwrites. There are two ways back: states that
+llama.cpp kept while it decoded (:class:`SnapshotMemory`), or a state saved before the verify
+decode and the accepted tokens decoded again (:class:`CheckpointMemory`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llama_cpp import llama_cpp
+
+from bmoe_core.errors import RollbackError
+
+SEQUENCE = 0
+"""The one sequence that a target holds."""
+
+
+class AttentionMemory:
+    """The memory of a model whose layers all attend: cells of any tail can be dropped."""
+
+    def __init__(self, ctx: Any, max_rollback: int) -> None:
+        self._ctx = ctx
+        self._memory = llama_cpp.llama_get_memory(ctx)
+        self.max_rollback = max_rollback
+
+    @property
+    def n_past(self) -> int:
+        """Positions held, as llama.cpp counts them."""
+        return int(llama_cpp.llama_memory_seq_pos_max(self._memory, SEQUENCE)) + 1
+
+    def before_decode(self, tokens: Sequence[int], n_rows: int) -> None:
+        """Make ready to drop all but the first of ``tokens`` where ``n_rows`` is above 1."""
+
+    def after_decode(self, tokens: Sequence[int]) -> None:
+        """Note that ``tokens`` were decoded."""
+
+    def roll_back(self, n_past: int) -> None:
+        """Drop the positions from ``n_past`` on.
+
+        Raises:
+            RollbackError: that cannot be done; the memory is as before.
+        """
+        self._drop(n_past)
+
+    def _drop(self, n_past: int) -> None:
+        if not llama_cpp.llama_memory_seq_rm(self._memory, SEQUENCE, n_past, -1):
+            raise RollbackError(
+                f"llama.cpp refused to drop the positions from {n_past} on of {self.n_past}"
+            )
+
+    def clear(self) -> None:
+        """Drop every position."""
+        llama_cpp.llama_memory_clear(self._memory, False)
+
+
+class SnapshotMemory(AttentionMemory):
+    """Recurrent memory with ``n_rs_seq`` earlier states kept by llama.cpp.
+
+    llama.cpp answers true also where the state it goes back to is not the right one: only the
+    states of the last decode are in place, and only for the first rollback after it. So the depth
+    is bounded here.
+    """
+
+    def __init__(self, ctx: Any, max_rollback: int) -> None:
+        n_snapshots = int(llama_cpp.llama_n_rs_seq(ctx))
+        super().__init__(ctx, min(max_rollback, n_snapshots))
+        self._n_snapshots = n_snapshots
+        self._depth = 0
+
+    def before_decode(self, tokens: Sequence[int], n_rows: int) -> None:
+        """Forget the last decode's states: this one overwrites them."""
+        self._depth = 0
+
+    def after_decode(self, tokens: Sequence[int]) -> None:
+        """Note how many of the states kept belong to this decode."""
+        self._depth = min(self._n_snapshots, len(tokens) - 1)
+
+    def roll_back(self, n_past: int) -> None:
+        """Drop the positions from ``n_past`` on; see the class for how many can be."""
+        depth = self.n_past - n_past
+        if depth > self._depth:
+            raise RollbackError(
+                f"the recurrent state can be taken back {self._depth} positions here, not {depth}"
+            )
+        self._depth = 0
+        self._drop(n_past)
+
+    def clear(self) -> None:
+        """Drop every position and state."""
+        super().clear()
+        self._depth = 0
+
+
+class CheckpointMemory(AttentionMemory):
+    """Recurrent memory whose state is saved before a verify decode and restored after a rejection.
+
+    Nothing is added to a plain decode; a rejection costs the restoring and one more decode, of the
+    accepted tokens.
+    """
+
+    def __init__(
+        self, ctx: Any, max_rollback: int, replay: Callable[[Sequence[int]], None]
+    ) -> None:
+        super().__init__(ctx, max_rollback)
+        self._replay = replay
+        self._saved: ctypes.Array[ctypes.c_uint8] | None = None
+        self._saved_size = 0
+        self._saved_n_past = 0
+        self._decoded: list[int] = []
+
+    def before_decode(self, tokens: Sequence[int], n_rows: int) -> None:
+        """Save the recurrent state where a tail of ``tokens`` may have to be dropped."""
+        self._decoded = []
+        if n_rows <= 1:
+            return
+        flags = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        size = llama_cpp.llama_state_seq_get_size_ext(self._ctx, SEQUENCE, flags)
+        if self._saved is None or len(self._saved) < size:
+            self._saved = (ctypes.c_uint8 * size)()
+        self._saved_size = llama_cpp.llama_state_seq_get_data_ext(
+            self._ctx, self._saved, size, SEQUENCE, flags
+        )
+        self._saved_n_past = self.n_past
+        self._decoded = list(tokens)
+
+    def roll_back(self, n_past: int) -> None:
+        """Restore the saved state and decode again what is to stay of the last decode."""
+        if n_past == self.n_past:
+            return
+        n_kept = n_past - self._saved_n_past
+        if not self._decoded or n_kept < 0:
+            raise RollbackError(f"no state was saved at or before position {n_past} to go back to")
+        kept = self._decoded[:n_kept]
+        self._decoded = []
+        restored = llama_cpp.llama_state_seq_set_data_ext(
+            self._ctx,
+            self._saved,
+            self._saved_size,
+            SEQUENCE,
+            llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY,
+        )
+        if restored != self._saved_size or not restored:
+            raise RollbackError("llama.cpp could not restore the recurrent state it had saved")
+        self._drop(self._saved_n_past)
+        if kept:
+            self._replay(kept)
+
+    def clear(self) -> None:
+        """Drop every position and the saved state."""
+        super().clear()
+        self._decoded = []

@@ -1,0 +1,172 @@
+"""A GGUF model and its vocabulary, loaded by llama.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from llama_cpp import llama_cpp
+
+from bmoe_core.errors import ModelFileError
+from bmoe_core.target import log
+
+GGUF_MAGIC = b"GGUF"
+
+Prepare = Callable[[Any], None]
+"""Sets fields of a llama.cpp parameter structure before it is used."""
+
+
+class LlamaModel:
+    """A loaded model: weights and vocabulary, which several targets may share.
+
+    Attributes:
+        path: the GGUF file.
+        handle: the ``llama_model *``.
+        n_vocab: token ids are below this.
+        n_ctx_train: positions the model was trained on.
+        is_recurrent: whether some or all of its layers keep a recurrent state.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        prepare: Prepare | None = None,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """Load a GGUF file.
+
+        Args:
+            path: the file; of a split model, its first part.
+            prepare: called with the ``llama_model_params`` before the load.
+            on_progress: called with the share loaded, 0 to 1.
+
+        Raises:
+            ModelFileError: the file is missing, unreadable, not GGUF, or llama.cpp refused it.
+        """
+        self.path = Path(path)
+        _check_gguf(self.path)
+        log.capture()
+        llama_cpp.llama_backend_init()
+        params = llama_cpp.llama_model_default_params()
+        if b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info():
+            # GCC 12's _tile_loadconfig declares 8 of the 64 bytes it reads, so the optimiser drops
+            # the rest of ggml's tile configuration and the process dies of an illegal instruction
+            # at the first batch. What the compiler was cannot be seen from here; without the extra
+            # buffer types the AMX kernels are not chosen.
+            params.use_extra_bufts = False
+        progress = _Progress(on_progress)
+        if on_progress is not None:
+            params.progress_callback = progress.callback
+        if prepare is not None:
+            prepare(params)
+        handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
+        if progress.interruption is not None:
+            raise progress.interruption
+        if not handle:
+            reason = log.first_error() or "llama.cpp gave no reason"
+            raise ModelFileError(
+                f"{self.path} cannot be loaded: {reason}. "
+                "If the file was downloaded, check that it is complete"
+            )
+        self.handle = handle
+        self._vocab = llama_cpp.llama_model_get_vocab(handle)
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(handle)
+        self.is_recurrent: bool = llama_cpp.llama_model_is_recurrent(
+            handle
+        ) or llama_cpp.llama_model_is_hybrid(handle)
+
+    @property
+    def description(self) -> str:
+        """llama.cpp's short description, such as ``llama 135M Q4_1``."""
+        buffer = ctypes.create_string_buffer(256)
+        llama_cpp.llama_model_desc(self.handle, buffer, len(buffer))
+        return buffer.value.decode("utf-8", errors="replace")
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of ``text``, with the beginning-of-sequence token where the model wants one.
+
+        Args:
+            text: any text.
+            special: parse control tokens that are written out in the text.
+        """
+        data = text.encode()
+        # A negative count says how many there would have been: ask again with that room.
+        room = len(data) + 2
+        while True:
+            tokens = (llama_cpp.llama_token * room)()
+            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, room, True, special)
+            if n >= 0:
+                return list(tokens[:n])
+            room = -n
+
+    def detokenize(self, tokens: Sequence[int]) -> bytes:
+        """The bytes of ``tokens``, control tokens left out; the end may cut a UTF-8 sequence."""
+        return b"".join(self._piece(token) for token in tokens)
+
+    def _piece(self, token: int) -> bytes:
+        room = 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, room, 0, False)
+            if n >= 0:
+                return buffer.raw[:n]
+            room = -n
+
+    def is_eog(self, token: int) -> bool:
+        """Whether ``token`` ends a generation."""
+        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+
+    def close(self) -> None:
+        """Free the model; every context over it must have been freed before. May repeat."""
+        if self.handle:
+            llama_cpp.llama_model_free(self.handle)
+            self.handle = None
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Progress:
+    """llama.cpp's progress callback, through which an exception cannot pass: it is kept."""
+
+    def __init__(self, report: Callable[[float], None] | None) -> None:
+        self.interruption: BaseException | None = None
+
+        @llama_cpp.llama_progress_callback  # type: ignore[untyped-decorator]
+        def callback(share: float, _user_data: Any) -> bool:
+            try:
+                if report is not None:
+                    report(share)
+            except BaseException as error:
+                self.interruption = error
+            return self.interruption is None
+
+        self.callback = callback
+
+
+def _check_gguf(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(GGUF_MAGIC))
+    except FileNotFoundError:
+        raise ModelFileError(f"there is no model file {path}: check the path given to -m") from None
+    except OSError as error:
+        raise ModelFileError(f"the model file {path} cannot be read: {error.strerror}") from None
+    if magic != GGUF_MAGIC:
+        raise ModelFileError(
+            f"{path} is not a GGUF file: give a model in GGUF format, as llama.cpp uses"
+        )

@@ -1,0 +1,188 @@
+"""What a run did and what it cost: tally, summary, report lines and JSON record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, frozen
+
+from bmoe_core.steps import Step
+from bmoe_core.usage import Usage
+
+
+def ratio(numerator: float, denominator: float) -> float | None:
+    """``numerator / denominator``, or None where there is nothing to divide by."""
+    return numerator / denominator if denominator else None
+
+
+@frozen
+class Summary:
+    """The figures of one generation; every ratio without a denominator is None.
+
+    Attributes:
+        n_generated: tokens emitted.
+        n_decodes: target decodes after the prefill, plain ones included.
+        n_drafted_steps: decodes that verified a draft.
+        n_drafted: draft tokens verified.
+        n_accepted: draft tokens accepted.
+        decode_s: seconds in the target after the prefill.
+        draft_s: seconds in the source after the prefill: drafting and catching up.
+    """
+
+    n_generated: int = 0
+    n_decodes: int = 0
+    n_drafted_steps: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted of the drafted tokens, 0 to 1."""
+        return ratio(self.n_accepted, self.n_drafted)
+
+    @property
+    def tokens_per_verify_decode(self) -> float | None:
+        """Tokens a target decode, plain ones included."""
+        return ratio(self.n_generated, self.n_decodes)
+
+    @property
+    def coverage(self) -> float | None:
+        """Steps that drafted, of all steps, 0 to 1."""
+        return ratio(self.n_drafted_steps, self.n_decodes)
+
+    @property
+    def reported_tok_s(self) -> float | None:
+        """Tokens a second of decoding: what one sees who does not count the drafting."""
+        return ratio(self.n_generated, self.decode_s)
+
+    @property
+    def effective_tok_s(self) -> float | None:
+        """Tokens a second of decoding, drafting and catching up."""
+        return ratio(self.n_generated, self.decode_s + self.draft_s)
+
+    @property
+    def draft_s_per_token(self) -> float | None:
+        """Seconds in the source a token."""
+        return ratio(self.draft_s, self.n_generated)
+
+
+@define
+class Tally:
+    """Counts steps; :attr:`summary` is what they came to."""
+
+    summary: Summary = Summary()
+
+    def add(self, step: Step) -> None:
+        """Count one step."""
+        before = self.summary
+        self.summary = Summary(
+            n_generated=before.n_generated + len(step.tokens),
+            n_decodes=before.n_decodes + 1,
+            n_drafted_steps=before.n_drafted_steps + step.drafted,
+            n_drafted=before.n_drafted + step.n_drafted,
+            n_accepted=before.n_accepted + step.n_accepted,
+            decode_s=before.decode_s + step.decode_s,
+            draft_s=before.draft_s + step.draft_s,
+        )
+
+
+def report_lines(source: str, summary: Summary) -> list[str]:
+    """The lines printed after a run, in the form of BigMoeOnEdge's report.
+
+    Args:
+        source: the draft source's name, which begins each line.
+        summary: the run's figures.
+    """
+    if not summary.n_generated:
+        return [f"{source}: no tokens were generated"]
+    if source == "none":
+        return [
+            f"none: {_count(summary.n_generated, 'token')} in "
+            f"{_count(summary.n_decodes, 'plain decode')}, "
+            f"{summary.reported_tok_s:.2f} tok/s"
+        ]
+    share = "none drafted" if summary.acceptance is None else f"{summary.acceptance:.1%}"
+    return [
+        f"{source}: {summary.n_accepted}/{summary.n_drafted} drafts accepted ({share}), "
+        f"{summary.tokens_per_verify_decode:.2f} tokens per verify decode "
+        f"({_count(summary.n_decodes, 'decode')} for {_count(summary.n_generated, 'token')})",
+        f"{source}: drafting costs {summary.draft_s_per_token:.4f} s/token on top of decode → "
+        f"{summary.effective_tok_s:.2f} tok/s effective (vs {summary.reported_tok_s:.2f} reported)",
+        f"{source}: drafted on {summary.n_drafted_steps} of {_count(summary.n_decodes, 'step')} "
+        f"({summary.coverage:.1%}); the rest decoded plainly",
+    ]
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+@frozen(kw_only=True)
+class RunRecord:
+    """One run as ``--json`` writes it; units are in the names, what is unknown is None.
+
+    Attributes:
+        source: the draft source's name, or ``none``.
+        model: the model file.
+        n_prompt: tokens of the prompt.
+        summary: the figures of the generation.
+        wall_s: seconds from the end of the prefill to the end, everything included.
+        prefill_s: seconds to the first settled token.
+        load_s: seconds to load the model and make its context.
+        usage: processor time and major page faults from the end of the prefill to the end, and
+            the memory then.
+        finish_reason: why the generation ended.
+        warnings: what the user was warned of.
+        tokens: the generated token ids.
+        text: their text.
+    """
+
+    source: str
+    model: str
+    n_prompt: int
+    summary: Summary
+    wall_s: float
+    prefill_s: float
+    load_s: float
+    usage: Usage
+    finish_reason: str
+    warnings: Sequence[str]
+    tokens: Sequence[int]
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON-ready values, in the documented order."""
+        summary = self.summary
+        n = summary.n_generated
+        return {
+            "source": self.source,
+            "model": self.model,
+            "n_prompt": self.n_prompt,
+            "n_generated": n,
+            "n_decodes": summary.n_decodes,
+            "n_drafted_steps": summary.n_drafted_steps,
+            "n_drafted": summary.n_drafted,
+            "n_accepted": summary.n_accepted,
+            "acceptance": summary.acceptance,
+            "tokens_per_verify_decode": summary.tokens_per_verify_decode,
+            "coverage": summary.coverage,
+            "decode_s": summary.decode_s,
+            "draft_s": summary.draft_s,
+            "reported_tok_s": summary.reported_tok_s,
+            "effective_tok_s": summary.effective_tok_s,
+            "wall_tok_s": ratio(n, self.wall_s),
+            "prefill_s": self.prefill_s,
+            "load_s": self.load_s,
+            "majflt_per_token": (
+                None if self.usage.majflt is None else ratio(self.usage.majflt, n)
+            ),
+            "cpu_s_per_token": ratio(self.usage.cpu_s, n),
+            "rss_mib": self.usage.rss_mib,
+            "finish_reason": self.finish_reason,
+            "warnings": list(self.warnings),
+            "tokens": list(self.tokens),
+            "text": self.text,
+        }

@@ -1,0 +1,446 @@
+"""The command line as its user meets it: streams, records, refusals and exit statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bmoe_core.cli import main
+
+Install = Callable[..., None]
+Run = Callable[..., "Result"]
+
+PROMPT = "one two three one two three one two"
+
+
+class Result:
+    """What a command line ended with."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def run(model_paths: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs bmoe in this process on the tiny dense model."""
+
+    def run_(*arguments: str, model: str | None = "dense", prompt: str | None = PROMPT) -> Result:
+        given = list(arguments)
+        if model is not None:
+            given += ["-m", str(model_paths.get(model, model)), "-t", "1"]
+        if prompt is not None:
+            given += ["-p", prompt]
+        status = main(given)
+        captured = capsys.readouterr()
+        return Result(status, captured.out, captured.err)
+
+    return run_
+
+
+class TestARun:
+    def test_the_answer_alone_is_on_stdout(self, run: Run) -> None:
+        """The report is on stderr, in three lines."""
+        plain = run("-n", "40")
+        drafted = run("-n", "40", "--draft-source", "ngram", "--ngram-min-match", "1")
+        assert plain.status == drafted.status == 0
+        assert plain.out == drafted.out != ""
+        assert plain.err.startswith("none: 40 tokens in 40 plain decodes")
+        lines = drafted.err.splitlines()
+        assert [line.split(":")[0] for line in lines] == ["ngram"] * 3
+        assert "for 40 tokens)" in lines[0]
+
+    def test_the_switch_is_short_for_the_source(self, run: Run) -> None:
+        """--ngram is --draft-source ngram, and both together are one."""
+        assert run("--ngram", "-n", "5").err.startswith("ngram: ")
+        assert run("--ngram", "--draft-source", "ngram", "-n", "5").status == 0
+
+    def test_quiet_is_quiet(self, run: Run) -> None:
+        """Nothing on stderr."""
+        assert run("--quiet", "--ngram", "-n", "5").err == ""
+
+    def test_a_prompt_from_a_file_or_from_stdin(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The same text gives the same answer, whichever way it comes."""
+        path = tmp_path / "prompt.txt"
+        path.write_text(PROMPT)
+        expected = run("-n", "10").out
+        assert run("-n", "10", "-f", str(path), prompt=None).out == expected
+        for arguments in ([], ["-f", "-"]):
+            with path.open() as stdin:
+                monkeypatch.setattr(sys, "stdin", stdin)
+                assert run("-n", "10", *arguments, prompt=None).out == expected
+
+    def test_control_tokens_of_a_prompt_are_parsed(self, run: Run, tmp_path: Path) -> None:
+        """An end-of-text token written out is one token."""
+        path = tmp_path / "run.json"
+        run("-n", "1", "--json", str(path), prompt="ab<|endoftext|>c")
+        assert json.loads(path.read_text())["n_prompt"] == 4
+
+    def test_json_to_a_file(self, run: Run, tmp_path: Path) -> None:
+        """The record agrees with the answer and with the report."""
+        path = tmp_path / "run.json"
+        result = run("-n", "30", "--ngram", "--ngram-min-match", "1", "--json", str(path))
+        record = json.loads(path.read_text())
+        assert record["text"] == result.out
+        assert record["source"] == "ngram"
+        assert record["n_prompt"] == len(PROMPT)
+        assert record["n_generated"] == len(record["tokens"]) == 30
+        assert record["n_generated"] == record["n_decodes"] + record["n_accepted"]
+        assert f"{record['n_accepted']}/{record['n_drafted']} drafts accepted" in result.err
+        assert record["finish_reason"] == "length"
+        assert record["warnings"] == []
+        assert record["wall_tok_s"] <= record["effective_tok_s"] <= record["reported_tok_s"]
+
+    def test_json_to_stdout(self, run: Run) -> None:
+        """Then the text is a field, and stdout holds JSON alone."""
+        result = run("-n", "10", "--json", "-")
+        assert json.loads(result.out)["text"] == run("-n", "10").out
+
+    def test_a_context_beyond_the_training_is_warned_of(self, run: Run) -> None:
+        """The run goes on, and both numbers are named."""
+        result = run("-n", "2", "-c", "2048")
+        assert result.status == 0
+        assert "trained on 1024 positions" in result.err
+        assert "2048" in result.err
+
+    def test_the_context_may_end_the_run(self, run: Run) -> None:
+        """-n is the most; the context may hold less."""
+        result = run("-n", "500", "-c", "64", "--json", "-", "--ngram")
+        record = json.loads(result.out)
+        assert record["finish_reason"] == "context"
+        assert record["n_prompt"] + record["n_generated"] == 64
+
+
+def lines_of(result: Result) -> list[str]:
+    return result.err.splitlines()
+
+
+class TestRefusals:
+    """Each ends with exit status 2 and at most three plain lines, and prints no answer."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--draft", "0"], "--draft: takes 1 to 8, not 0"),
+            (["--draft", "9"], "--draft: takes 1 to 8, not 9"),
+            (["--draft", "three"], "--draft: takes 1 to 8, not 'three'"),
+            (["-n", "0"], "takes a whole number of at least 1, not 0"),
+            (["-t", "0"], "takes a whole number of at least 1, not 0"),
+            (["-c", "1"], "takes a whole number of at least 2, not 1"),
+            (["--draft-source", "ngarm"], "no draft source 'ngarm'. Did you mean ngram?"),
+            (["--ngram", "--draft-source", "none"], "ngram and none were asked for"),
+            (
+                ["--ngram-min-match", "4"],
+                "--ngram-min-match is an option of the draft source ngram",
+            ),
+            (["--ngram", "--ngram-min-match", "x"], "takes a whole number, not 'x'"),
+            (["--ngram", "--ngram-min-match", "0"], "min_match (0) must be at least 1 and at most"),
+            (["--ngram", "--ngram-min-match", "13"], "min_match (13) must be at least 1 and at"),
+            (["--ngram", "--ngram-max-match", "65"], "max_match (65), which may be 64 at most"),
+            (["--ngram", "--ngram-min-mach", "5"], "did you mean --ngram-min-match?"),
+            (["--drafts", "3"], "unknown argument '--drafts'"),
+            (["--dra", "3"], "unknown argument '--dra'"),
+            (["stray"], "unknown argument 'stray'"),
+            (["-f", "somewhere"], "argument -p/--prompt: not allowed with argument -f/--file"),
+            (["--json", "/no/such/folder/x.json"], "x.json cannot be written: No such file"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_arguments(self, run: Run, arguments: list[str], message: str) -> None:
+        """The message names the mistake and the remedy."""
+        self.check(run(*arguments), message)
+
+    def test_no_model(self, run: Run) -> None:
+        """The option is named."""
+        self.check(run(model=None), "no model was given: add -m MODEL")
+
+    def test_model_files(self, run: Run, tmp_path: Path, model_paths: dict[str, Path]) -> None:
+        """Missing, not GGUF, truncated."""
+        self.check(run(model=str(tmp_path / "none.gguf")), "there is no model file")
+        text = tmp_path / "text.gguf"
+        text.write_text("hello")
+        self.check(run(model=str(text)), "is not a GGUF file")
+        cut = tmp_path / "cut.gguf"
+        cut.write_bytes(model_paths["dense"].read_bytes()[:50_000])
+        self.check(run(model=str(cut)), "cannot be loaded")
+
+    def test_prompts(self, run: Run, tmp_path: Path) -> None:
+        """Empty, missing, a folder, not UTF-8, too long."""
+        self.check(run(prompt=""), "the prompt is empty")
+        empty = tmp_path / "empty.txt"
+        empty.touch()
+        self.check(run("-f", str(empty), prompt=None), "the prompt is empty")
+        self.check(run("-f", str(tmp_path / "no.txt"), prompt=None), "No such file")
+        self.check(run("-f", str(tmp_path), prompt=None), "Is a directory")
+        latin = tmp_path / "latin.txt"
+        latin.write_bytes(b"caf\xe9")
+        self.check(run("-f", str(latin), prompt=None), "not UTF-8: the byte 0xe9 at offset 3")
+        self.check(run(prompt=os.fsdecode(b"caf\xe9")), "is not UTF-8 text")
+        self.check(run("-c", "20"), "has 35 tokens and the context holds 20")
+        self.check(run("-c", "35"), "has 35 tokens and the context holds 35")
+
+    def test_a_file_that_cannot_be_read(self, run: Run) -> None:
+        """The system's reason is given; this one fails for root too."""
+        self.check(run("-f", "/proc/self/mem", prompt=None), "/mem cannot be read: Input/output")
+
+    def test_no_prompt_on_a_terminal(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It does not wait for what nobody knows to type."""
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+        self.check(run(prompt=None), "no prompt was given: add -p TEXT or -f FILE")
+
+    def test_two_sources(self, run: Run, install: Install) -> None:
+        """Both are named, whichever way they were asked for."""
+        install("echo", ECHO)
+        for arguments in (["--ngram", "--echo"], ["--draft-source", "ngram", "--echo"]):
+            self.check(run(*arguments), "ngram and echo were asked for")
+
+    def test_two_distributions_with_one_name(self, run: Run, install: Install) -> None:
+        """Both are named."""
+        install("echo", ECHO, distribution="one")
+        install("echo", ECHO, distribution="two")
+        self.check(run("--draft-source", "echo"), "claimed by one and two")
+
+    def test_a_source_that_cannot_be_imported(self, run: Run, install: Install) -> None:
+        """The reason is given."""
+        install("broken", "import no_such_module_at_all")
+        self.check(run("--broken"), "cannot be imported: ModuleNotFoundError")
+
+    def test_an_option_of_another_source(self, run: Run, install: Install) -> None:
+        """Not ignored, and its owner is named."""
+        install("echo", ECHO)
+        self.check(run("--echo", "--ngram-min-match", "4"), "of the draft source ngram, and echo w")
+
+    def test_an_option_that_bmoe_has_already(self, run: Run, install: Install) -> None:
+        """A source called draft whose field is source would take over --draft-source."""
+        install("draft", ECHO.replace("times", "source"))
+        self.check(run("--draft-source", "draft"), "which bmoe has already")
+
+    def test_a_recurrent_model_that_cannot_go_back(self, run: Run) -> None:
+        """The remedy works."""
+        self.check(run("--ngram", model="recurrent"), "run it with --draft-source none")
+        assert run("-n", "3", "--draft-source", "none", model="recurrent").status == 0
+
+    def test_a_source_that_refuses_the_model(self, run: Run, install: Install) -> None:
+        """Its own sentence is shown."""
+        install(
+            "headless",
+            ECHO
+            + """
+        @hookimpl
+        def open(self, target):
+            from bmoe_core import SourceUnavailable
+            raise SourceUnavailable("this model has no head: use --draft-source ngram")
+""",
+        )
+        self.check(run("--headless"), "this model has no head: use --draft-source ngram")
+
+    @staticmethod
+    def check(result: Result, message: str) -> None:
+        assert result.status == 2, result.err
+        assert message in result.err
+        assert result.err.startswith("bmoe: ")
+        assert len(lines_of(result)) <= 3
+        assert "Traceback" not in result.err
+        assert result.out == ""
+
+
+ECHO = """
+    import attrs
+    from bmoe_core import hookimpl
+
+    @attrs.define(eq=False)
+    class S:
+        "Drafts the last token again."
+        times: int = attrs.field(default=2, metadata={"help": "how often, 100% sure"})
+
+        @hookimpl
+        def draft(self, tokens, n_max):
+            return [int(tokens[-1])] * min(self.times, n_max)
+"""
+
+
+class TestAFailingSource:
+    CODE = ECHO.replace("return [", "return [10**6] + [")
+
+    def test_the_answer_is_complete_and_the_report_says_so(
+        self, run: Run, install: Install
+    ) -> None:
+        """Exit status 0, a warning, and the plain answer."""
+        install("echo", self.CODE)
+        result = run("-n", "20", "--echo")
+        assert result.status == 0
+        assert result.out == run("-n", "20").out
+        assert "warning: echo: draft returned token 1000000, which is outside" in result.err
+        assert "the source was switched off" in result.err
+
+    def test_the_record_holds_the_warning(self, run: Run, install: Install) -> None:
+        """Also where nobody reads stderr."""
+        install("echo", self.CODE)
+        record = json.loads(run("-n", "20", "--echo", "--json", "-").out)
+        assert len(record["warnings"]) == 1
+        assert "switched off" in record["warnings"][0]
+
+    def test_strict_ends_the_run(self, run: Run, install: Install) -> None:
+        """Exit status 1, and the reason last."""
+        install("echo", self.CODE)
+        result = run("-n", "20", "--echo", "--strict")
+        assert result.status == 1
+        assert lines_of(result)[-1].startswith("bmoe: echo: draft returned token 1000000")
+
+    def test_a_failing_close_costs_nothing(self, run: Run, install: Install) -> None:
+        """The answer is there; the warning says what happened."""
+        install(
+            "echo",
+            ECHO
+            + """
+        @hookimpl
+        def close(self):
+            raise RuntimeError("stuck")
+""",
+        )
+        result = run("-n", "5", "--echo")
+        assert result.status == 0
+        assert "warning: echo: close raised RuntimeError: stuck" in result.err
+
+
+class TestListings:
+    def test_sources(self, run: Run, install: Install) -> None:
+        """Name, distribution, version, one line, options; what is broken, with its reason."""
+        install("echo", ECHO)
+        install("broken", "import no_such_module_at_all")
+        result = run("sources", model=None, prompt=None)
+        assert result.status == 0
+        assert "echo  (dist-echo 1.2)\n    Drafts the last token again.\n" in result.out
+        assert "--echo-times N            how often, 100% sure (default 2)" in result.out
+        assert "broken  (dist-broken 1.2)\n    broken: the draft source broken" in result.out
+        assert "--ngram-min-match N" in result.out
+        assert all(len(line) <= 80 for line in result.out.splitlines())
+
+    def test_sources_takes_no_arguments(self, run: Run) -> None:
+        """And says so."""
+        result = run("sources", "all", model=None, prompt=None)
+        assert (result.status, result.out) == (2, "")
+
+    def test_help_shows_every_source_s_options(
+        self, install: Install, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Grouped, within 80 columns, a broken plugin named and harmless."""
+        install("echo", ECHO)
+        install("broken", "import no_such_module_at_all")
+        with pytest.raises(SystemExit) as exit_:
+            main(["--help"])
+        assert exit_.value.code == 0
+        out = capsys.readouterr().out
+        for text in (
+            "draft source echo (dist-echo 1.2):",
+            "--echo-times N",
+            "draft source ngram (bmoe-ngram ",
+            "--ngram-max-match N",
+            "ModuleNotFoundError",
+        ):
+            assert text in out
+        assert all(len(line) <= 80 for line in out.splitlines())
+
+    def test_a_source_named_like_a_core_option_has_no_switch(
+        self, run: Run, install: Install
+    ) -> None:
+        """--draft stays what it is; the source is reached by its name."""
+        install("draft", ECHO)
+        assert run("--draft", "2", "-n", "3").err.startswith("none: ")
+        assert run("--draft-source", "draft", "-n", "3").err.startswith("draft: ")
+
+
+def bmoe(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+    """The installed command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "bmoe_core", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+class TestProcesses:
+    def test_a_pipe_gets_the_answer_and_no_progress(self, model_paths: dict[str, Path]) -> None:
+        """Neither escape sequences nor carriage returns reach a pipe."""
+        process = bmoe("-m", str(model_paths["dense"]), "-t", "1", "-p", PROMPT, "-n", "8")
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert out
+        assert err.count(b"\n") == 1
+        assert b"\r" not in err
+        assert b"\x1b" not in err
+
+    def test_ctrl_c_keeps_what_was_generated(
+        self, model_paths: dict[str, Path], tmp_path: Path
+    ) -> None:
+        """Exit status 130, the text so far, the report and the record."""
+        record = tmp_path / "run.json"
+        process = bmoe(
+            *("-m", str(model_paths["dense"]), "-t", "1", "-p", PROMPT, "--ngram"),
+            *("-c", "500000", "-n", "400000", "--json", str(record)),
+        )
+        assert process.stdout is not None
+        first = process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert b"Traceback" not in err
+        assert b"drafts accepted" in err
+        written = json.loads(record.read_text())
+        assert written["finish_reason"] == "interrupted"
+        assert written["text"].encode() == first + rest
+
+    def test_a_reader_that_leaves_ends_the_run_quietly(self, model_paths: dict[str, Path]) -> None:
+        """`bmoe ... | head` shows no traceback."""
+        process = bmoe(
+            *("-m", str(model_paths["dense"]), "-t", "1", "-p", PROMPT),
+            *("-c", "500000", "-n", "400000"),
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(20)
+        process.stdout.close()
+        assert process.wait(timeout=60) == 141
+        assert b"Traceback" not in process.stderr.read()
+        process.stderr.close()
+
+    def test_a_terminal_sees_that_something_moves(self, model_paths: dict[str, Path]) -> None:
+        """Loading and reading the prompt are shown on a terminal, and wiped before the answer."""
+        import pty
+
+        leader, follower = pty.openpty()
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "bmoe_core", "-m", str(model_paths["dense"])),
+                *("-t", "1", "-p", PROMPT * 20, "-n", "4"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=follower,
+        )
+        process.communicate(timeout=60)
+        os.close(follower)
+        seen = b""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                chunk = os.read(leader, 4096)
+            except OSError:
+                break
+            if not chunk:
+                break
+            seen += chunk
+        os.close(leader)
+        assert b"loading the model: " in seen
+        report = seen.split(b"\r\x1b[K")[-1]
+        assert report.startswith(b"none: 4 tokens")

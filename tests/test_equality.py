@@ -1,0 +1,132 @@
+"""On llama.cpp with f32 weights, any source leaves the plain answer as it is, token for token."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bmoe_core import LlamaModel, LlamaTarget, Tally, generate, open_source
+from bmoe_core.testing import ScriptedSource
+from bmoe_core.testing.models import END_OF_TEXT, N_VOCAB
+
+Load = Callable[[str], LlamaModel]
+
+N_PREDICT = 40
+PROMPTS = [b"The bridge", b"x = 1\nx = 1\nx =", b"\x00\xff", b"aaaaaaaaaaaaaaaa"]
+
+
+def plain_tokens(model: LlamaModel, prompt: bytes, n_predict: int = N_PREDICT) -> list[int]:
+    with LlamaTarget(model, n_ctx=128, n_threads=1) as target:
+        generation = generate(target, list(prompt), n_predict=n_predict)
+        list(generation)
+        return generation.tokens
+
+
+def adversary(plain: list[int], seed: int) -> ScriptedSource:
+    """Drafts right, in part right, random, repeated and end-of-text tokens, or nothing."""
+    random_ = random.Random(seed)
+
+    def script(tokens: np.ndarray, n_max: int) -> list[int]:
+        coming = plain[len(tokens) :][:n_max]
+        noise = [random_.randrange(N_VOCAB) for _ in range(n_max)]
+        n_right = random_.randint(0, len(coming))
+        return random_.choice(
+            [
+                [],
+                noise,
+                coming,
+                coming[:n_right],
+                (coming[:n_right] + noise)[:n_max],
+                [int(tokens[-1])] * n_max,
+                (coming[:n_right] + [END_OF_TEXT] * n_max)[:n_max],
+            ]
+        )
+
+    return ScriptedSource(script)
+
+
+@pytest.mark.parametrize("rollback", ["snapshots", "checkpoint"])
+@pytest.mark.parametrize("kind", ["dense", "moe", "sliding-window", "hybrid-moe"])
+def test_an_adversary_changes_nothing(load: Load, kind: str, rollback: str) -> None:
+    """40 runs a kind and rollback, 320 in all, on one target each, over widths 1 to 8."""
+    model = load(kind)
+    plain = {prompt: plain_tokens(model, prompt) for prompt in PROMPTS}
+    for width in range(1, 9):
+        with LlamaTarget(
+            model,
+            n_ctx=128,
+            n_threads=1,
+            max_draft=width,
+            rollback=rollback,  # type: ignore[arg-type]
+        ) as target:
+            for i, prompt in enumerate([*PROMPTS, PROMPTS[0]]):
+                tally = Tally()
+                source = adversary(plain[prompt], seed=width * 10 + i)
+                generation = generate(
+                    target,
+                    list(prompt),
+                    source=source,
+                    width=width,
+                    n_predict=N_PREDICT,
+                    strict=True,
+                )
+                for step in generation:
+                    tally.add(step)
+                assert generation.tokens == plain[prompt], (kind, width, prompt)
+                assert target.n_past == len(generation.tokens)
+                assert tally.summary.n_drafted > tally.summary.n_accepted
+
+
+@pytest.mark.parametrize("kind", ["dense", "moe", "sliding-window", "hybrid-moe"])
+@pytest.mark.parametrize("width", [1, 3, 8])
+def test_prompt_lookup_changes_nothing(load: Load, kind: str, width: int) -> None:
+    """The shipped source, to the last cell of the context."""
+    model = load(kind)
+    prompt = b"one two three one two three one two"
+    expected = plain_tokens(model, prompt, n_predict=1000)
+    with LlamaTarget(model, n_ctx=128, n_threads=1, max_draft=width) as target:
+        source = open_source("ngram", {"min_match": 1})
+        generation = generate(
+            target, list(prompt), source=source, width=width, n_predict=1000, strict=True
+        )
+        list(generation)
+        assert generation.tokens == expected
+
+
+@pytest.mark.parametrize("kind", ["dense", "sliding-window", "hybrid-moe"])
+def test_a_second_turn_goes_on_from_the_kept_state(load: Load, kind: str) -> None:
+    """Two speculated runs, the second on the memory of the first, equal one plain run."""
+    model = load(kind)
+    plain = plain_tokens(model, PROMPTS[0], n_predict=60)
+    with LlamaTarget(model, n_ctx=128, n_threads=1, max_draft=4) as target:
+        first = generate(
+            target, list(PROMPTS[0]), source=adversary(plain, 1), width=4, n_predict=25
+        )
+        list(first)
+        second = generate(
+            target,
+            first.tokens,
+            n_past=len(first.tokens),
+            source=adversary(plain, 2),
+            width=4,
+            n_predict=60 - first.n_generated,
+        )
+        list(second)
+        assert second.tokens == plain
+
+
+def test_a_prompt_of_several_batches(load: Load) -> None:
+    """Longer than n_batch, on the model whose memory is hardest to keep."""
+    model = load("hybrid-moe")
+    prompt = [token % 256 for token in range(0, 7 * 700, 7)]
+    answers = []
+    for source in (None, open_source("ngram")):
+        with LlamaTarget(model, n_ctx=1000, n_threads=1, max_draft=3) as target:
+            assert len(prompt) > target.n_batch
+            generation = generate(target, prompt, source=source, n_predict=20)
+            list(generation)
+            answers.append(generation.tokens)
+    assert answers[0] == answers[1]
