@@ -162,7 +162,7 @@ class _Run:
         text.finish()
         if generation.source_failure is not None and failure is None:
             self._warn(str(generation.source_failure))
-        self._account(generation, text.text)
+        self._account(generation, text.text, target.rollback_mib)
         if failure is not None:
             raise failure
         return EXIT_INTERRUPTED if interrupted else 0
@@ -172,12 +172,14 @@ class _Run:
         if n_done == n_prompt:
             self.prefilled = Usage.now()
 
-    def _account(self, generation: Generation, text: str) -> None:
+    def _account(self, generation: Generation, text: str, rollback_mib: float) -> None:
         options = self.arguments.options
         name = self.arguments.source or NO_SOURCE
         if not options.quiet:
             for line in report_lines(name, self.tally.summary):
                 say(line)
+            if rollback_mib:
+                say(f"rollback: {rollback_mib:.2f} MiB of saved recurrent states")
         if options.json is None:
             return
         used = Usage.now().since(self.prefilled or Usage.now())

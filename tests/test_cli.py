@@ -62,6 +62,13 @@ class TestARun:
         assert run("--ngram", "-n", "5").err.startswith("ngram: ")
         assert run("--ngram", "--draft-source", "ngram", "-n", "5").status == 0
 
+    def test_rollback_on_a_recurrent_model_is_accounted_for(self, run: Run) -> None:
+        """The states kept for it are memory, and plain decoding keeps none."""
+        drafted = run("--ngram", "-n", "5", model="hybrid-moe")
+        assert "rollback: 0.01 MiB of saved recurrent states" in drafted.err
+        assert "rollback" not in run("-n", "5", model="hybrid-moe").err
+        assert "rollback" not in run("--ngram", "-n", "5").err
+
     def test_quiet_is_quiet(self, run: Run) -> None:
         """Nothing on stderr."""
         assert run("--quiet", "--ngram", "-n", "5").err == ""

@@ -197,6 +197,17 @@ class TestRecurrentRollback:
             assert llama_cpp.llama_n_rs_seq(target.ctx) == 0
             assert target.max_rollback == 0
 
+    @pytest.mark.parametrize(("rollback", "n_states"), [("snapshots", 8), ("checkpoint", 1)])
+    def test_the_memory_for_rollback_is_known(
+        self, load: Load, rollback: str, n_states: int
+    ) -> None:
+        """A state is two heads of 16 x 16 and three columns of the convolution's 64, in f32."""
+        state = 4 * (2 * 16 * 16 + 3 * 64)
+        with target_of(load("hybrid-moe"), max_draft=8, rollback=rollback) as target:
+            target.decode(TOKENS[:5], n_rows=5)
+            # Beside the state itself llama.cpp counts some bytes of bookkeeping.
+            assert state * n_states <= target.rollback_mib * 2**20 < state * n_states * 1.1
+
     def test_without_snapshots_drafting_is_refused(self, load: Load) -> None:
         """A recurrent architecture that llama.cpp keeps none for; plain decoding still works."""
         with pytest.raises(RollbackUnsupportedError, match="--draft-source none"):

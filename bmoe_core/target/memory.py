@@ -29,6 +29,11 @@ class AttentionMemory:
         self.max_rollback = max_rollback
 
     @property
+    def saved_bytes(self) -> int:
+        """Memory that serves rollback alone; known once something has been decoded."""
+        return 0
+
+    @property
     def n_past(self) -> int:
         """Positions held, as llama.cpp counts them."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, SEQUENCE)) + 1
@@ -72,6 +77,11 @@ class SnapshotMemory(AttentionMemory):
         self._n_snapshots = n_snapshots
         self._depth = 0
 
+    @property
+    def saved_bytes(self) -> int:
+        """The snapshots, each as large as the recurrent state."""
+        return self._n_snapshots * _state_size(self._ctx)
+
     def before_decode(self, tokens: Sequence[int], n_rows: int) -> None:
         """Forget the last decode's states: this one overwrites them."""
         self._depth = 0
@@ -113,17 +123,25 @@ class CheckpointMemory(AttentionMemory):
         self._saved_n_past = 0
         self._decoded: list[int] = []
 
+    @property
+    def saved_bytes(self) -> int:
+        """The buffer of the saved state."""
+        return 0 if self._saved is None else len(self._saved)
+
     def before_decode(self, tokens: Sequence[int], n_rows: int) -> None:
         """Save the recurrent state where a tail of ``tokens`` may have to be dropped."""
         self._decoded = []
         if n_rows <= 1:
             return
-        flags = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        size = llama_cpp.llama_state_seq_get_size_ext(self._ctx, SEQUENCE, flags)
+        size = _state_size(self._ctx)
         if self._saved is None or len(self._saved) < size:
             self._saved = (ctypes.c_uint8 * size)()
         self._saved_size = llama_cpp.llama_state_seq_get_data_ext(
-            self._ctx, self._saved, size, SEQUENCE, flags
+            self._ctx,
+            self._saved,
+            size,
+            SEQUENCE,
+            llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY,
         )
         self._saved_n_past = self.n_past
         self._decoded = list(tokens)
@@ -154,3 +172,12 @@ class CheckpointMemory(AttentionMemory):
         """Drop every position and the saved state."""
         super().clear()
         self._decoded = []
+
+
+def _state_size(ctx: Any) -> int:
+    """Bytes of the part of the memory that cannot be cut at a position."""
+    return int(
+        llama_cpp.llama_state_seq_get_size_ext(
+            ctx, SEQUENCE, llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        )
+    )

@@ -1,0 +1,49 @@
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+DEMO := bmoe -m $(MODEL) --draft-source ngram -f docs/examples/copy-prompt.txt
+
+.PHONY: help install models demo test test-models check bench clean
+
+help:
+	@echo "make demo         set up, then watch prompt lookup draft on a copying prompt"
+	@echo "make test         set up, then run every test"
+	@echo "make test-models  only the tests that run a real language model"
+	@echo "make check        linters and type checker"
+	@echo "make bench        what the loop and the lookup cost, and what drafting gains here"
+	@echo "make install      the set-up alone"
+	@echo "make models       the real language model alone"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml plugins/bmoe_ngram/pyproject.toml tools/install.sh
+	@tools/install.sh $(VENV)
+	@touch $@
+
+models: $(MODEL)
+
+$(MODEL): | $(INSTALLED)
+	@tools/fetch_models.sh $(VENV) models
+
+demo: $(INSTALLED) $(MODEL)
+	@echo '$$ $(DEMO)'
+	@$(BIN)/$(DEMO)
+
+test: $(INSTALLED) $(MODEL)
+	$(BIN)/python -m pytest
+	cd plugins/bmoe_ngram && ../../$(BIN)/python -m pytest -q
+
+test-models: $(INSTALLED) $(MODEL)
+	$(BIN)/python -m pytest -m real_model
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED) $(MODEL)
+	$(BIN)/python tools/measure.py $(MODEL)
+
+clean:
+	rm -rf $(VENV) models .pytest_cache .mypy_cache .ruff_cache .hypothesis
