@@ -55,10 +55,10 @@ class TextStream:
         self._put(self._decoder.decode(data))
 
     def finish(self) -> None:
-        """Write what is still incomplete, and on a terminal end the line."""
+        """Write what is still incomplete, and on a terminal leave a blank line after it."""
         self._put(self._decoder.decode(b"", final=True))
-        if self._output is not None and self._output.isatty() and not self.text.endswith("\n"):
-            self._output.write("\n")
+        if self._output is not None and self._output.isatty():
+            self._output.write("\n" if self.text.endswith("\n") else "\n\n")
 
     def _put(self, piece: str) -> None:
         self.text += piece

@@ -23,16 +23,18 @@ echo "Installing bmoe into $venv; llama.cpp is compiled the first time, which ta
 "$venv/bin/python" -m pip install --disable-pip-version-check \
     -e '.[dev]' -e 'plugins/bmoe_ngram[dev]' >"$log" 2>&1 &
 pip=$!
+latest() {
+    grep -aE '^ *(Collecting|Downloading|Building|Installing)' "$log" | tail -n 1 | cut -d' ' -f 1-5
+}
 trap 'kill $pip 2>/dev/null; exit 130' INT TERM
 seconds=0
 while kill -0 $pip 2>/dev/null; do
     sleep 1
     seconds=$((seconds + 1))
     if [ -t 1 ]; then
-        doing=$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-60)
-        printf '\r\033[K%d:%02d  %s' $((seconds / 60)) $((seconds % 60)) "$doing"
+        printf '\r\033[K%d:%02d  %s' $((seconds / 60)) $((seconds % 60)) "$(latest)"
     elif [ $((seconds % 30)) -eq 0 ]; then
-        printf '%d:%02d  %s\n' $((seconds / 60)) $((seconds % 60)) "$(tail -n 1 "$log" | cut -c 1-60)"
+        printf '%d:%02d  %s\n' $((seconds / 60)) $((seconds % 60)) "$(latest)"
     fi
 done
 if [ -t 1 ]; then printf '\r\033[K'; fi
