@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "target": {"errors"},
     "target.protocol": set(),
     "telemetry": {"steps", "usage"},
-    "testing": {"errors", "hookspecs", "loop", "sources"},
+    "testing": {"errors", "hookspecs", "loop", "sources", "target.protocol"},
     "usage": set(),
 }
 """Imports that happen when the program runs. A package may import its own modules."""
