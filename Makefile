@@ -17,7 +17,7 @@ help:
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml plugins/bmoe_ngram/pyproject.toml tools/install.sh
+$(INSTALLED): pyproject.toml $(wildcard plugins/*/pyproject.toml) tools/install.sh
 	@tools/install.sh $(VENV)
 	@touch $@
 
@@ -32,7 +32,7 @@ demo: $(INSTALLED) $(MODEL)
 
 test: $(INSTALLED) $(MODEL)
 	$(BIN)/python -m pytest
-	cd plugins/bmoe_ngram && ../../$(BIN)/python -m pytest -q
+	for plugin in plugins/*; do (cd $$plugin && ../../$(BIN)/python -m pytest -q) || exit 1; done
 
 test-models: $(INSTALLED) $(MODEL)
 	$(BIN)/python -m pytest -m real_model

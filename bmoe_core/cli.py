@@ -162,7 +162,8 @@ class _Run:
         text.finish()
         if generation.source_failure is not None and failure is None:
             self._warn(str(generation.source_failure))
-        self._account(generation, text.text, target.rollback_mib)
+        self._report(target, source)
+        self._record(generation, text.text)
         if failure is not None:
             raise failure
         return EXIT_INTERRUPTED if interrupted else 0
@@ -172,19 +173,24 @@ class _Run:
         if n_done == n_prompt:
             self.prefilled = Usage.now()
 
-    def _account(self, generation: Generation, text: str, rollback_mib: float) -> None:
+    def _report(self, target: LlamaTarget, source: OpenSource | None) -> None:
+        if self.arguments.options.quiet:
+            return
+        lines = report_lines(self.arguments.source or NO_SOURCE, self.tally.summary)
+        if source is not None:
+            lines += source.report()
+        if target.rollback_mib:
+            lines.append(f"rollback: {target.rollback_mib:.2f} MiB of saved recurrent states")
+        for line in lines:
+            say(line)
+
+    def _record(self, generation: Generation, text: str) -> None:
         options = self.arguments.options
-        name = self.arguments.source or NO_SOURCE
-        if not options.quiet:
-            for line in report_lines(name, self.tally.summary):
-                say(line)
-            if rollback_mib:
-                say(f"rollback: {rollback_mib:.2f} MiB of saved recurrent states")
         if options.json is None:
             return
         used = Usage.now().since(self.prefilled or Usage.now())
         record = RunRecord(
-            source=name,
+            source=self.arguments.source or NO_SOURCE,
             model=str(options.model),
             n_prompt=generation.n_prompt,
             summary=self.tally.summary,

@@ -96,6 +96,13 @@ class DraftSource:
         """
         raise NotImplementedError
 
+    @hookspec(firstresult=True)
+    def report(self) -> Sequence[str] | None:
+        """Lines for the report after a run, such as what memory the source holds.
+
+        The source's name is put in front of each.
+        """
+
     @hookspec
     def close(self) -> None:
         """Free what :meth:`open` took and restore what it set; the target is still alive."""

@@ -213,6 +213,13 @@ class OpenSource:
         """See :meth:`DraftSource.draft`."""
         return self._draft(tokens=tokens, n_max=n_max)
 
+    def report(self) -> list[str]:
+        """The source's own lines for the report, its name in front; none where it fails at it."""
+        try:
+            return [f"{self.name}: {line}" for line in self.manager.hook.report() or ()]
+        except Exception as error:
+            return [f"{self.name}: its report raised {type(error).__name__}: {error}"]
+
     def close(self) -> None:
         """See :meth:`DraftSource.close`."""
         self.manager.hook.close()

@@ -95,9 +95,11 @@ def test_llama_cpp_stays_behind_the_target(module: str) -> None:
 
 def test_plugins_use_public_names_only() -> None:
     """What a third party has to live with, the shipped plugins live with."""
-    for path in PLUGINS.glob("*/bmoe_*.py"):
+    paths = [path for path in PLUGINS.rglob("bmoe_*/**/*.py") if "tests" not in path.parts]
+    assert len(paths) >= 4
+    for path in paths:
         imported = {name for name in runtime_imports(path) if name.startswith("bmoe_core")}
-        assert imported == {"bmoe_core"}
+        assert imported <= {"bmoe_core"}
 
 
 def test_importing_bmoe_core_does_not_load_llama_cpp() -> None:

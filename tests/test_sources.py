@@ -67,7 +67,9 @@ class TestFinding:
     def test_an_unknown_name_gets_the_near_and_the_installed_ones(self, install: Install) -> None:
         """The message offers what there is."""
         install("echo", ECHO)
-        with pytest.raises(UnknownSourceError, match=r"'ehco'. Did you mean echo\?.*echo, ngram"):
+        with pytest.raises(
+            UnknownSourceError, match=r"'ehco'. Did you mean echo\?.*echo, mtp, ngram"
+        ):
             find_source("ehco")
 
     def test_a_name_that_two_distributions_claim(self, install: Install) -> None:
@@ -237,6 +239,25 @@ class TestContract:
         for hook, arguments in expected:
             getattr(source, hook)(*arguments)
         assert calls == expected
+
+    def test_report_lines_carry_the_name(self) -> None:
+        """A source without the hook has none, and one that fails at it says so."""
+
+        class Reporting(Good):
+            lines: Any = ("draft context 3.0 MiB",)
+
+            @hookimpl
+            def report(self) -> Any:
+                return self.lines
+
+        plugin = Reporting()
+        source = open_source(plugin, name="mine")
+        assert source.report() == ["mine: draft context 3.0 MiB"]
+        plugin.lines = 5
+        assert source.report() == [
+            "mine: its report raised TypeError: 'int' object is not iterable"
+        ]
+        assert open_source(Good()).report() == []
 
     @pytest.mark.parametrize("hook", ["prepare_model", "prepare_context", "open"])
     def test_a_source_may_refuse_a_model(self, hook: str) -> None:

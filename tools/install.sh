@@ -21,7 +21,7 @@ fi
 
 echo "Installing bmoe into $venv; llama.cpp is compiled the first time, which takes minutes."
 "$venv/bin/python" -m pip install --disable-pip-version-check \
-    -e '.[dev]' -e 'plugins/bmoe_ngram[dev]' >"$log" 2>&1 &
+    -e '.[dev]' -e 'plugins/bmoe_ngram[dev]' -e 'plugins/bmoe_mtp[dev]' >"$log" 2>&1 &
 pip=$!
 latest() {
     grep -aE '^ *(Collecting|Downloading|Building|Installing)' "$log" | tail -n 1 | cut -d' ' -f 1-5

@@ -1,0 +1,158 @@
+"""The draft source: when the head catches up, and how far it drafts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from attrs import define, field, validators
+
+from bmoe_core import Draft, SourceUnavailable, Target, hookimpl
+from bmoe_mtp.nextn import N_UBATCH, HeadContext, Rows, load_bindings, n_heads
+
+N_BUCKETS = 8
+"""Buckets of the head's probability, of equal width: the evidence of a drafted token."""
+
+
+@define(eq=False)
+class MtpSource:
+    """Drafts with the model's own multi-token-prediction head.
+
+    The head keeps a context of its own. ``observe`` notes the confirmed tokens and the target's
+    hidden rows; the head catches up on them at the next draft, or when a batch of them has come
+    together. It never sees a rejected token, and is rewound after drafting.
+
+    The evidence of each drafted token is the bucket, 0 to 7, of the head's probability for it.
+    """
+
+    p_min: float = field(
+        default=0.0,
+        validator=[validators.ge(0.0), validators.le(1.0)],
+        metadata={"help": "stop drafting where the head's probability is below this, 0 to 1"},
+    )
+    _head: HeadContext | None = field(default=None, init=False)
+    _tokens: list[int] = field(factory=list, init=False)
+    """Confirmed tokens from position 0 on, or empty where the head is out of step."""
+    _pending: list[Rows] = field(factory=list, init=False)
+    """The hidden row before each confirmed token that the head has not decoded, (1, n_embd)."""
+    _last_row: Rows | None = field(default=None, init=False)
+    """The target's hidden row of the last confirmed token; None: out of step."""
+
+    @hookimpl
+    def prepare_model(self, model_params: Any) -> None:
+        """Have the head's tensors loaded."""
+        load_bindings()
+        model_params.load_mtp = True
+
+    @hookimpl
+    def open(self, target: Target) -> None:
+        """Make the head's context.
+
+        Raises:
+            SourceUnavailable: the model has no head, or several, or the bindings are missing.
+        """
+        load_bindings()
+        heads = n_heads(target.model) if target.model is not None else 0
+        if heads == 0:
+            raise SourceUnavailable(
+                "this model has no multi-token-prediction head (nextn block), so mtp cannot draft "
+                "for it: use --draft-source ngram, which runs on any model"
+            )
+        if heads > 1:
+            raise SourceUnavailable(
+                f"this model has {heads} multi-token-prediction heads, and mtp drafts with one: "
+                "use --draft-source ngram, which runs on any model"
+            )
+        self.close()
+        self._head = HeadContext(target)
+
+    @hookimpl
+    def begin(self, prompt: npt.NDArray[np.int32], n_past: int) -> None:
+        """Start anew, or keep the positions that the target keeps where they are the same."""
+        if 0 < n_past == len(self._tokens) and prompt[:n_past].tolist() == self._tokens:
+            return
+        self._forget()
+        if n_past > 0:
+            # The rows of those positions are gone: stay out of step until the next request.
+            self._last_row = None
+
+    def _forget(self) -> None:
+        self._tokens = []
+        self._pending = []
+        if self._head is not None:
+            self._head.rewind(0)
+            # Before the first token there is nothing: the head was trained on a row of zeros.
+            self._last_row = np.zeros((1, self._head.n_embd), np.float32)
+
+    @hookimpl
+    def observe(self, tokens: npt.NDArray[np.int32], n_past: int) -> None:
+        """Note the tokens and the target's hidden rows; catch up when a batch has come together."""
+        head = self._head
+        if head is None or self._last_row is None:
+            return
+        if n_past != len(self._tokens):
+            self._last_row = None
+            return
+        rows = head.target_rows(len(tokens))
+        self._pending.append(np.concatenate([self._last_row, rows[:-1]]))
+        self._last_row = rows[-1:]
+        self._tokens.extend(tokens.tolist())
+        if len(self._tokens) - head.n_past >= N_UBATCH:
+            self._catch_up(head)
+
+    def _catch_up(self, head: HeadContext) -> None:
+        if self._pending:
+            head.decode(self._tokens[head.n_past :], np.concatenate(self._pending), logits=False)
+            self._pending = []
+
+    @hookimpl
+    def draft(self, tokens: npt.NDArray[np.int32], n_max: int) -> Draft | None:
+        """The head's greedy continuation, up to ``n_max`` tokens or to a doubtful one."""
+        head = self._head
+        if head is None or self._last_row is None or len(tokens) != len(self._tokens) + 1:
+            return None
+        n_confirmed = len(self._tokens)
+        # One decode catches up and drafts the first token.
+        todo = [*self._tokens[head.n_past :], int(tokens[-1])]
+        rows = np.concatenate([*self._pending, self._last_row])
+        drafted: list[int] = []
+        buckets: list[int] = []
+        try:
+            while True:
+                logits = head.decode(todo, rows, logits=True)
+                assert logits is not None
+                token = int(logits.argmax())
+                probability = _probability(logits, token)
+                if probability < self.p_min:
+                    break
+                drafted.append(token)
+                buckets.append(min(int(probability * N_BUCKETS), N_BUCKETS - 1))
+                if len(drafted) == n_max:
+                    break
+                todo, rows = [token], head.last_row()
+        finally:
+            if head.n_past > n_confirmed:
+                self._pending = []
+                head.rewind(n_confirmed)
+        return Draft(drafted, evidence=tuple(buckets)) if drafted else None
+
+    @hookimpl
+    def report(self) -> list[str]:
+        """What the head's context holds."""
+        return [] if self._head is None else [f"draft context {self._head.mib:.1f} MiB"]
+
+    @hookimpl
+    def close(self) -> None:
+        """Free the head's context."""
+        if self._head is not None:
+            self._head.close()
+            self._head = None
+        self._tokens = []
+        self._pending = []
+        self._last_row = None
+
+
+def _probability(logits: Rows, token: int) -> float:
+    """The softmax of one logit."""
+    return float(1.0 / np.exp(logits - logits[token]).sum())
