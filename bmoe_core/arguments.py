@@ -20,6 +20,10 @@ from bmoe_core.loop import DEFAULT_WIDTH, MAX_WIDTH
 from bmoe_core.options import SourceOption, describe, options_of, switch
 from bmoe_core.sources import InstalledSource, choose_source, find_source, installed_sources
 
+MAX_N_CTX = 2**24
+MAX_THREADS = 512
+"""GGML_MAX_N_THREADS of ggml.h, above which llama.cpp crashes."""
+
 DESCRIPTION = (
     "Run a GGUF model with speculative decoding: a draft source proposes tokens, the model "
     "verifies them, and the answer is the model's own. `bmoe sources` lists the draft sources."
@@ -119,14 +123,14 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
         "-c",
         "--ctx-size",
         metavar="N_CTX",
-        type=_bounded(2),
+        type=_bounded(2, MAX_N_CTX),
         help="positions of context (default: the model's, 4096 at most)",
     )
     model.add_argument(
         "-t",
         "--threads",
         metavar="THREADS",
-        type=_bounded(1),
+        type=_bounded(1, MAX_THREADS),
         help="threads to decode with (default: physical cores)",
     )
     drafting = parser.add_argument_group("drafting")

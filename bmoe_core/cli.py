@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from bmoe_core.arguments import Arguments, parse
-from bmoe_core.console import Progress, TextStream, say
+from bmoe_core.console import Progress, TextStream, abandon_stdout, say, tolerate_encodings
 from bmoe_core.errors import BmoeError, PromptTooLongError, RunError, UsageError
 from bmoe_core.files import check_writable, read_prompt
 from bmoe_core.listing import describe_sources
@@ -35,6 +34,7 @@ STDOUT = "-"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status, see docs/reference/command-line.md."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    tolerate_encodings()
     try:
         if arguments[:1] == ["sources"]:
             return _list_sources(arguments[1:])
@@ -46,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("bmoe: interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the answer is gone; Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_stdout()
         return EXIT_CLOSED_PIPE
 
 
@@ -203,14 +202,14 @@ class _Run:
             tokens=generation.tokens[generation.n_prompt :],
             text=text,
         )
-        document = json.dumps(record.to_dict(), ensure_ascii=False, indent=2) + "\n"
         if options.json == STDOUT:
-            sys.stdout.write(document)
-            sys.stdout.flush()
+            # Escaped, since stdout may not be able to show every character.
+            TextStream(sys.stdout).write(json.dumps(record.to_dict(), indent=2).encode() + b"\n")
             return
         try:
             with open(options.json, "w", encoding="utf-8") as file:
-                file.write(document)
+                json.dump(record.to_dict(), file, ensure_ascii=False, indent=2)
+                file.write("\n")
         except OSError as error:
             raise RunError(
                 f"the record could not be written to {options.json}: {error.strerror}; "

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import os
 import shutil
 import sys
 import time
 from typing import TextIO
+
+from bmoe_core.errors import RunError
 
 REDRAW_S = 0.1
 
@@ -14,15 +18,15 @@ REDRAW_S = 0.1
 class Progress:
     """One line on a terminal that says what is being waited for; a pipe sees nothing of it."""
 
-    def __init__(self, stream: TextIO, *, enabled: bool) -> None:
+    def __init__(self, stream: TextIO | None, *, enabled: bool) -> None:
         self._stream = stream
-        self._enabled = enabled and stream.isatty()
+        self._enabled = enabled and stream is not None and stream.isatty()
         self._drawn_at = 0.0
 
     def show(self, text: str) -> None:
         """Replace the line, not more often than is seen."""
         now = time.monotonic()
-        if not self._enabled or now - self._drawn_at < REDRAW_S:
+        if self._stream is None or not self._enabled or now - self._drawn_at < REDRAW_S:
             return
         self._drawn_at = now
         width = shutil.get_terminal_size().columns - 1
@@ -31,7 +35,7 @@ class Progress:
 
     def clear(self) -> None:
         """Remove the line."""
-        if self._enabled and self._drawn_at:
+        if self._stream is not None and self._drawn_at:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
             self._drawn_at = 0.0
@@ -51,7 +55,12 @@ class TextStream:
         self.text = ""
 
     def write(self, data: bytes) -> None:
-        """Take the bytes of some tokens."""
+        """Take the bytes of some tokens.
+
+        Raises:
+            BrokenPipeError: whoever read the answer is gone.
+            RunError: it cannot be written, for another reason.
+        """
         self._put(self._decoder.decode(data))
 
     def finish(self) -> None:
@@ -59,14 +68,37 @@ class TextStream:
         self._put(self._decoder.decode(b"", final=True))
         if self._output is not None and self._output.isatty():
             self._output.write("\n" if self.text.endswith("\n") else "\n\n")
+            self._output.flush()
 
     def _put(self, piece: str) -> None:
         self.text += piece
-        if self._output is not None and piece:
+        if self._output is None or not piece:
+            return
+        try:
             self._output.write(piece)
             self._output.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._output = None
+            abandon_stdout()
+            raise RunError(f"the answer could not be written: {error.strerror}") from error
 
 
 def say(text: str) -> None:
     """A line for the user that is not the answer."""
-    print(text, file=sys.stderr)
+    # print() would write to stdout where there is no stderr.
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)
+
+
+def tolerate_encodings() -> None:
+    """Let a terminal that cannot show a character show a question mark instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def abandon_stdout() -> None:
+    """Drop what is still to be written to stdout; Python would fail at it again on exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -34,7 +34,7 @@ def read_prompt(text: str | None, path: str | None) -> str:
 
 def _read(path: str | None) -> tuple[bytes, str]:
     if path in (None, STDIN):
-        if path is None and sys.stdin.isatty():
+        if sys.stdin is None or (path is None and sys.stdin.isatty()):
             raise UsageError("no prompt was given: add -p TEXT or -f FILE, or pipe text in")
         return sys.stdin.buffer.read(), "the text on stdin"
     assert path is not None

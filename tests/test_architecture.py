@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
         *("arguments", "console", "errors", "files", "listing", "loop", "sources"),
         *("target", "telemetry", "usage"),
     },
-    "console": set(),
+    "console": {"errors"},
     "errors": set(),
     "files": {"errors"},
     "guard": {"errors", "steps"},

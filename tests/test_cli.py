@@ -141,8 +141,10 @@ class TestRefusals:
             (["--draft", "9"], "--draft: takes 1 to 8, not 9"),
             (["--draft", "three"], "--draft: takes 1 to 8, not 'three'"),
             (["-n", "0"], "takes a whole number of at least 1, not 0"),
-            (["-t", "0"], "takes a whole number of at least 1, not 0"),
-            (["-c", "1"], "takes a whole number of at least 2, not 1"),
+            (["-t", "0"], "takes 1 to 512, not 0"),
+            (["-c", "1"], "takes 2 to 16777216, not 1"),
+            (["-c", "99999999999"], "takes 2 to 16777216, not 99999999999"),
+            (["-t", "513"], "takes 1 to 512, not 513"),
             (["--draft-source", "ngarm"], "no draft source 'ngarm'. Did you mean ngram?"),
             (["--ngram", "--draft-source", "none"], "ngram and none were asked for"),
             (
@@ -421,6 +423,47 @@ class TestProcesses:
         assert process.wait(timeout=60) == 141
         assert b"Traceback" not in process.stderr.read()
         process.stderr.close()
+
+    @pytest.mark.parametrize(
+        ("redirection", "status", "message"),
+        [
+            ("> /dev/full", 1, "bmoe: the answer could not be written: No space left on device"),
+            ("--json - > /dev/full", 1, "the answer could not be written: No space left"),
+            ("--json /dev/full", 1, "could not be written to /dev/full: No space left on device"),
+            ("<&-", 2, "bmoe: no prompt was given"),
+            ("-p x 2>&-", 0, ""),
+            ("-p x >&-", 0, "none: 4 tokens"),
+        ],
+    )
+    def test_streams_that_are_full_or_closed(
+        self, model_paths: dict[str, Path], redirection: str, status: int, message: str
+    ) -> None:
+        """A sentence and an exit status, and no traceback, whatever the shell did."""
+        given = "" if redirection == "<&-" or redirection.startswith("-p") else "-p x"
+        done = subprocess.run(
+            f"{sys.executable} -m bmoe_core -m {model_paths['dense']} -t 1 -n 4 "
+            f"{given} {redirection}",
+            shell=True,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == status
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_a_terminal_without_unicode(self, model_paths: dict[str, Path]) -> None:
+        """What cannot be shown is replaced, also the arrow of the report."""
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "bmoe_core", "-m", str(model_paths["dense"])),
+                *("-t", "1", "-p", "x", "-n", "20", "--ngram"),
+            ],
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+        )
+        assert done.returncode == 0
+        assert done.stdout.isascii()
+        assert b"on top of decode ? " in done.stderr
 
     def test_a_terminal_sees_that_something_moves(self, model_paths: dict[str, Path]) -> None:
         """Loading and reading the prompt are shown on a terminal, and wiped before the answer."""
