@@ -60,10 +60,10 @@ def parse(argv: Sequence[str]) -> Arguments:
         SourceError: the draft source asked for, or its options, cannot be used.
     """
     installed = installed_sources()
+    if not {"-h", "--help"}.isdisjoint(argv):
+        _print_help(installed)
     parser = _core_parser(installed)
     chosen, _ = parser.parse_known_args(argv)
-    if chosen.help:
-        _print_help(installed)
     source = choose_source(chosen.draft_source)
     options = _load_options(source) if source is not None else ()
     _add_source_options(parser, source, options)
@@ -160,18 +160,32 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
     output.add_argument(
         "--version", action="version", version=f"bmoe {version('bmoe-core')}", help="show and exit"
     )
-    core = set(parser._option_string_actions)
-    for name in sorted({source.name for source in installed}):
-        # A source that is called like a core option is reached by --draft-source alone.
-        if switch(name) not in core:
-            drafting.add_argument(
-                switch(name),
-                dest="draft_source",
-                action="append_const",
-                const=name,
-                help=f"short for --draft-source {name}",
-            )
+    for name in _switched(installed, set(parser._option_string_actions)):
+        drafting.add_argument(
+            switch(name),
+            dest="draft_source",
+            action="append_const",
+            const=name,
+            help=f"short for --draft-source {name}".replace("%", "%%"),
+        )
     return parser
+
+
+def _switched(installed: Iterable[InstalledSource], core: set[str]) -> list[str]:
+    """The sources that get a switch of their own; the others are reached by --draft-source.
+
+    None is given for a switch that bmoe has, that two sources would share, or that begins as the
+    options of another source do.
+    """
+    names = sorted({source.name for source in installed})
+    switches = [switch(name) for name in names]
+    return [
+        name
+        for name in names
+        if switch(name) not in core
+        and switches.count(switch(name)) == 1
+        and not any(switch(name).startswith(f"{other}-") for other in switches)
+    ]
 
 
 def _load_options(source: str) -> tuple[SourceOption, ...]:
@@ -218,7 +232,9 @@ def _unknown_argument(
     argument: str, source: str | None, installed: Iterable[InstalledSource], parser: _Parser
 ) -> UsageError | SourceOptionError:
     flag = argument.split("=")[0]
-    for name in {other.name for other in installed} - {source}:
+    # The longest name first: the options of `a-b` begin like those of `a`.
+    others = {other.name for other in installed} - {source}
+    for name in sorted(others, key=len, reverse=True):
         if flag.startswith(switch(name) + "-"):
             chosen = f"{source} was chosen" if source else "no draft source was chosen"
             return SourceOptionError(

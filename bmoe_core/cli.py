@@ -13,8 +13,8 @@ from attrs import define, field
 
 from bmoe_core.arguments import Arguments, parse
 from bmoe_core.console import Progress, TextStream, abandon_stdout, say, tolerate_encodings
-from bmoe_core.errors import BmoeError, PromptTooLongError, RunError, UsageError
-from bmoe_core.files import check_writable, read_prompt
+from bmoe_core.errors import BmoeError, PromptTooLongError, RunError, UsageError, summarize
+from bmoe_core.files import OutputFile, read_prompt
 from bmoe_core.listing import describe_sources
 from bmoe_core.loop import Generation, generate
 from bmoe_core.sources import NO_SOURCE, OpenSource, open_source
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bmoe_core.target.llama import LlamaTarget
     from bmoe_core.target.model import LlamaModel
 
-EXIT_FAILED = 1
+MAX_REFUSAL_LINES = 3
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
 STDOUT = "-"
@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _list_sources(arguments[1:])
         return _Run(parse(arguments)).execute()
     except BmoeError as error:
-        say(f"bmoe: {error}")
+        lines = str(error).splitlines()[:MAX_REFUSAL_LINES]
+        say("bmoe: " + "\n".join(lines))
         return error.exit_status
     except KeyboardInterrupt:
         say("bmoe: interrupted")
@@ -51,9 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _list_sources(arguments: Sequence[str]) -> int:
+    if arguments and not {"-h", "--help"}.isdisjoint(arguments):
+        print("usage: bmoe sources\n\nLists the installed draft sources and their options.")
+        return 0
     if arguments:
         raise UsageError(f"`bmoe sources` takes no arguments, and {arguments[0]!r} was given")
-    print("\n".join(describe_sources()))
+    TextStream(sys.stdout).write("".join(f"{line}\n" for line in describe_sources()).encode())
     return 0
 
 
@@ -67,6 +71,7 @@ class _Run:
     warnings: list[str] = field(factory=list, init=False)
     load_s: float = field(default=0.0, init=False)
     prefilled: Usage | None = field(default=None, init=False)
+    record_file: OutputFile | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.progress = Progress(sys.stderr, enabled=not self.arguments.options.quiet)
@@ -78,10 +83,11 @@ class _Run:
             raise UsageError("no model was given: add -m MODEL, a GGUF file")
         source = None if name is None else open_source(name, self.arguments.source_options)
         prompt = read_prompt(options.prompt, options.file)
-        if options.json not in (None, STDOUT):
-            check_writable(options.json)
         with contextlib.ExitStack() as stack:
             stack.callback(self.progress.clear)
+            if options.json not in (None, STDOUT):
+                self.record_file = OutputFile(options.json)
+                stack.callback(self.record_file.discard)
             target, tokens = self._load(stack, source, prompt)
             return self._generate(target, tokens, source)
 
@@ -158,14 +164,24 @@ class _Run:
             interrupted = True
             generation.close()
         self.progress.clear()
-        text.finish()
+        try:
+            text.finish()
+        except RunError as error:
+            failure = failure or error
         if generation.source_failure is not None and failure is None:
             self._warn(str(generation.source_failure))
-        self._report(target, source)
-        self._record(generation, text.text)
         if failure is not None:
-            raise failure
-        return EXIT_INTERRUPTED if interrupted else 0
+            self.warnings.append(str(failure))
+        self._report(target, source)
+        try:
+            self._record(generation, text.text)
+        except RunError as error:
+            failure = failure or error
+        if failure is not None:
+            say(f"bmoe: {failure}")
+        if interrupted:
+            return EXIT_INTERRUPTED
+        return 0 if failure is None else failure.exit_status
 
     def _on_prefill(self, n_done: int, n_prompt: int) -> None:
         self.progress.show(f"reading the prompt: {n_done} of {n_prompt} tokens")
@@ -206,21 +222,14 @@ class _Run:
             # Escaped, since stdout may not be able to show every character.
             TextStream(sys.stdout).write(json.dumps(record.to_dict(), indent=2).encode() + b"\n")
             return
-        try:
-            with open(options.json, "w", encoding="utf-8") as file:
-                json.dump(record.to_dict(), file, ensure_ascii=False, indent=2)
-                file.write("\n")
-        except OSError as error:
-            raise RunError(
-                f"the record could not be written to {options.json}: {error.strerror}; "
-                "the answer above is complete"
-            ) from error
+        assert self.record_file is not None
+        self.record_file.write(json.dumps(record.to_dict(), ensure_ascii=False, indent=2) + "\n")
 
     def _close(self, source: OpenSource) -> None:
         try:
             source.close()
-        except Exception as error:
-            say(f"bmoe: warning: {source.name}: close raised {type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:
+            say(f"bmoe: warning: {source.name}: close raised {summarize(error)}")
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)

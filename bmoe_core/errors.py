@@ -1,7 +1,7 @@
 """Every error that bmoe raises.
 
     BmoeError
-    ├── UsageError                 a command line or call that cannot be carried out
+    ├── UsageError                 a command line or call that cannot be carried out (a ValueError)
     ├── PromptError                the prompt cannot be used
     │   ├── EmptyPromptError
     │   ├── PromptFileError
@@ -37,7 +37,17 @@ class BmoeError(Exception):
     exit_status: ClassVar[int] = 2
 
 
-class UsageError(BmoeError):
+def summarize(error: BaseException) -> str:
+    """An exception of foreign code in one line: its type, and the first line of what it says."""
+    try:
+        text = str(error).strip()
+    except Exception:
+        text = ""
+    first = text.splitlines()[0] if text else ""
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+class UsageError(BmoeError, ValueError):
     """A command line or call that cannot be carried out as given."""
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 import sys
 from pathlib import Path
 
-from bmoe_core.errors import EmptyPromptError, OutputFileError, PromptFileError, UsageError
+from bmoe_core.errors import (
+    EmptyPromptError,
+    OutputFileError,
+    PromptFileError,
+    RunError,
+    UsageError,
+)
 
 STDIN = "-"
 
@@ -40,8 +49,9 @@ def _read(path: str | None) -> tuple[bytes, str]:
     assert path is not None
     try:
         return Path(path).read_bytes(), f"the prompt file {path}"
-    except OSError as error:
-        raise PromptFileError(f"the prompt file {path} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise PromptFileError(f"the prompt file {path} cannot be read: {reason}") from None
 
 
 def _decode(data: bytes, what: str) -> str:
@@ -54,17 +64,51 @@ def _decode(data: bytes, what: str) -> str:
         ) from None
 
 
-def check_writable(path: str) -> None:
-    """Refuse a file that cannot be written, before a run that would end with it.
+class OutputFile:
+    """A file that is opened before a run, so as to be refused early, and written after it.
 
-    Raises:
-        OutputFileError: it cannot be opened for writing.
+    What it held stays until then; a file that was made for it goes again if nothing is written.
     """
-    existed = Path(path).exists()
-    try:
-        with open(path, "ab"):
-            pass
-    except OSError as error:
-        raise OutputFileError(f"{path} cannot be written: {error.strerror}") from None
-    if not existed:
-        Path(path).unlink()
+
+    def __init__(self, path: str) -> None:
+        """Open ``path`` for writing.
+
+        Raises:
+            OutputFileError: that cannot be done.
+        """
+        self._path = path
+        try:
+            self._is_new = not os.path.lexists(path)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OutputFileError(f"{path} cannot be written: {reason}") from None
+        self._is_regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+
+    def write(self, text: str) -> None:
+        """Replace the content, in UTF-8, and close the file.
+
+        Raises:
+            RunError: the disk is full, or the like.
+        """
+        try:
+            if self._is_regular:
+                os.ftruncate(self._descriptor, 0)
+            # A file name that is no UTF-8 is written in the escapes of JSON.
+            with os.fdopen(
+                self._descriptor, "w", encoding="utf-8", errors="backslashreplace"
+            ) as file:
+                self._is_new = False
+                file.write(text)
+        except OSError as error:
+            raise RunError(
+                f"the record could not be written to {self._path}: {error.strerror}; "
+                "the answer above is complete"
+            ) from error
+
+    def discard(self) -> None:
+        """Remove the file where it was made for nothing."""
+        if self._is_new and self._is_regular:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+                os.unlink(self._path)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bmoe_core.errors import SourceFailedError
+from bmoe_core.errors import SourceFailedError, summarize
 from bmoe_core.steps import NO_DRAFT, Draft, SourceFailure
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class SourceGuard:
         except BrokenDraftError as error:
             self._fail(hook, str(error), None)
         except (Exception, SystemExit) as error:
-            self._fail(hook, f"raised {type(error).__name__}: {error}", error)
+            self._fail(hook, f"raised {summarize(error)}", error)
         finally:
             self.seconds += time.perf_counter() - started
         return None

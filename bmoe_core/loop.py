@@ -9,13 +9,19 @@ Without a draft a step is a plain decode: one token, one row of logits, nothing 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bmoe_core.errors import EmptyPromptError, PromptTooLongError, RollbackError
+from bmoe_core.errors import (
+    EmptyPromptError,
+    PromptTooLongError,
+    RunError,
+    UsageError,
+)
 from bmoe_core.guard import Source, SourceGuard
 from bmoe_core.steps import FinishReason, SourceFailure, Step
 
@@ -25,6 +31,9 @@ if TYPE_CHECKING:
 DEFAULT_WIDTH = 3
 """Draft tokens a verify decode, as in the n-gram decoding of BigMoeOnEdge."""
 MAX_WIDTH = 8
+
+_serving: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
+"""Which generation each target serves now."""
 
 Pick = Callable[[npt.NDArray[np.float32]], int]
 """Chooses a token from a row of logits, float32 of shape (n_vocab,)."""
@@ -68,16 +77,26 @@ def generate(
     Raises:
         EmptyPromptError: no tokens.
         PromptTooLongError: the prompt fills the context.
-        ValueError: ``n_past`` is more than the target holds, or a number is negative.
+        UsageError: ``n_past`` is more than the target holds, a number is negative, or the source
+            was not opened or the target not made for drafts.
     """
     if not len(prompt):
         raise EmptyPromptError("the prompt is empty: give some text to go on from")
     if len(prompt) >= target.n_ctx:
         raise PromptTooLongError(len(prompt), target.n_ctx)
     if not 0 <= n_past <= target.n_past:
-        raise ValueError(f"n_past is {n_past}, and the target holds {target.n_past} positions")
+        raise UsageError(f"n_past is {n_past}, and the target holds {target.n_past} positions")
     if n_predict < 0 or width < 0:
-        raise ValueError(f"n_predict ({n_predict}) and width ({width}) may not be negative")
+        raise UsageError(f"n_predict ({n_predict}) and width ({width}) may not be negative")
+    if source is not None:
+        if not all(hasattr(source, name) for name in ("name", "begin", "observe", "draft")):
+            raise UsageError(
+                f"{type(source).__name__} is not an opened source: give open_source(...)"
+            )
+        if width > 0 and target.max_rollback == 0:
+            raise UsageError(
+                "this target cannot take a draft back: make it with LlamaTarget(model, max_draft=N)"
+            )
     return Generation(
         target=target,
         prompt=prompt,
@@ -95,7 +114,8 @@ class Generation:
 
     However it ends, by itself, by :meth:`close`, by an exception or by an interrupt, the target
     then holds the first ``n_past`` of ``tokens``, which is all of them unless a rollback was
-    impossible.
+    impossible. One that never began has left the target alone. A target serves one generation at a
+    time: where another has begun on it, an older one cannot go on, and ends without touching it.
 
     Attributes:
         tokens: the prompt and every confirmed token.
@@ -134,6 +154,7 @@ class Generation:
         self._lent[: self.n_prompt] = self.tokens
         self._prefilled_at: float | None = None
         self._ended_at: float | None = None
+        self._ticket = object()
         self._steps = self._run()
 
     @property
@@ -162,8 +183,9 @@ class Generation:
 
     def _run(self) -> Generator[Step, None, None]:
         target, guard = self._target, self._guard
+        _serving[target] = self._ticket
         try:
-            settled = self._pick(self._prefill())
+            settled = int(self._pick(self._prefill()))
             while not self._ends_before(settled):
                 self._lent[len(self.tokens)] = settled
                 draft = guard.draft(self._history(len(self.tokens) + 1), self._room())
@@ -188,10 +210,21 @@ class Generation:
                     draft_s=guard.take_seconds(),
                     evidence=draft.evidence,
                 )
+                if not self._is_served():
+                    raise UsageError(
+                        "another generation has begun on the target of this one, which cannot go on"
+                    )
                 settled = next_settled
+        except Exception:
+            self.finish_reason = FinishReason.FAILED
+            raise
         finally:
             self._ended_at = time.perf_counter()
-            self._reconcile()
+            if self._is_served():
+                self._reconcile()
+
+    def _is_served(self) -> bool:
+        return _serving.get(self._target) is self._ticket
 
     def _prefill(self) -> npt.NDArray[np.float32]:
         """Decode what the target does not hold of the prompt; its last row of logits."""
@@ -217,7 +250,7 @@ class Generation:
     def _rewind_to_prefix(self) -> None:
         try:
             self._target.roll_back(self.n_past)
-        except RollbackError:
+        except RunError:
             self._target.clear()
             self.n_past = 0
 
@@ -246,13 +279,13 @@ class Generation:
 
         That is the choice after those, or the end-of-generation token that was accepted last.
         """
-        choice = self._pick(rows[0])
+        choice = int(self._pick(rows[0]))
         for i, token in enumerate(drafted):
             if token != choice:
                 return i, choice
             if self._target.is_eog(token):
                 return i + 1, token
-            choice = self._pick(rows[i + 1])
+            choice = int(self._pick(rows[i + 1]))
         return len(drafted), choice
 
     def _confirm(self, confirmed: Sequence[int]) -> float:
@@ -276,6 +309,6 @@ class Generation:
         self.n_past = min(self.n_past, len(self.tokens))
         try:
             self._target.roll_back(self.n_past)
-        except RollbackError:
+        except RunError:
             self._target.clear()
             self.n_past = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -11,7 +12,9 @@ from typing import Any, Literal
 import attrs
 from attrs import frozen
 
-from bmoe_core.errors import SourceContractError, SourceOptionError
+from bmoe_core.errors import SourceContractError, SourceOptionError, summarize
+
+ANNOTATIONS = "__annotations__"
 
 
 @frozen
@@ -65,11 +68,14 @@ class SourceOption:
 
 def describe(option: SourceOption) -> str:
     """An option's help text with its default."""
-    if option.default is attrs.NOTHING:
+    default = option.default
+    if default is attrs.NOTHING:
         return f"{option.help} (required)".strip()
-    if isinstance(option.default, attrs.Factory):  # type: ignore[arg-type]
+    if isinstance(default, enum.Enum):
+        default = default.value
+    if default in (None, "") or isinstance(default, attrs.Factory):  # type: ignore[arg-type]
         return option.help
-    return f"{option.help} (default {option.default})".strip()
+    return f"{option.help} (default {default})".strip()
 
 
 def switch(source: str) -> str:
@@ -81,17 +87,28 @@ def options_of(name: str, source_class: type) -> tuple[SourceOption, ...]:
     """The options of a source's class: its attrs fields that the constructor takes.
 
     Raises:
-        SourceContractError: a field's type cannot be given on a command line.
+        SourceContractError: a field cannot be given on a command line.
     """
     if not attrs.has(source_class):
         return ()
-    try:
-        attrs.resolve_types(source_class, include_extras=False)
-    except NameError as error:
-        raise SourceContractError(f"{name}: a field's type cannot be resolved: {error}") from None
-    return tuple(
-        _option(name, attribute) for attribute in attrs.fields(source_class) if attribute.init
-    )
+    options: dict[str, SourceOption] = {}
+    for attribute in attrs.fields(source_class):
+        if not attribute.init:
+            continue
+        option = SourceOption(
+            source=name,
+            field=attribute.alias or attribute.name,
+            value=_value_type(name, attribute.name, _resolved_type(name, source_class, attribute)),
+            default=attribute.default,
+            help=str(attribute.metadata.get("help", "")),
+        )
+        if option.flag in options:
+            raise SourceContractError(
+                f"{name}: the fields {options[option.flag].field} and {option.field} would both be "
+                f"{option.flag}"
+            )
+        options[option.flag] = option
+    return tuple(options.values())
 
 
 def construct(name: str, source_class: type, values: Mapping[str, Any]) -> Any:
@@ -100,8 +117,7 @@ def construct(name: str, source_class: type, values: Mapping[str, Any]) -> Any:
     Raises:
         SourceOptionError: an unknown field, a missing one, or a value the class refuses.
     """
-    options = options_of(name, source_class)
-    known = {option.field.strip("_"): option for option in options}
+    known = {option.field: option for option in options_of(name, source_class)}
     unknown = [field for field in values if field not in known]
     if unknown:
         has = ", ".join(known) or "none"
@@ -114,20 +130,39 @@ def construct(name: str, source_class: type, values: Mapping[str, Any]) -> Any:
     except (ValueError, TypeError) as error:
         # The first argument alone: validators of attrs append the field, the type and the value.
         raise SourceOptionError(f"{name}: {error.args[0] if error.args else error}") from error
+    except (Exception, SystemExit) as error:
+        raise SourceContractError(f"{name} cannot be made: {summarize(error)}") from error
 
 
-def _option(name: str, attribute: attrs.Attribute[Any]) -> SourceOption:
-    return SourceOption(
-        source=name,
-        field=attribute.alias or attribute.name,
-        value=_value_type(name, attribute),
-        default=attribute.default,
-        help=str(attribute.metadata.get("help", "")),
+def _resolved_type(name: str, source_class: type, attribute: attrs.Attribute[Any]) -> Any:
+    """A field's type, string annotations resolved.
+
+    Field by field, not with attrs.resolve_types, which fails over the type of a field that is no
+    option and may be known to type checkers alone.
+    """
+    if not isinstance(attribute.type, str):
+        return attribute.type
+    owner = next(
+        (
+            base
+            for base in source_class.__mro__
+            if attribute.name in vars(base).get(ANNOTATIONS, ())
+        ),
+        source_class,
     )
+    holder = types.SimpleNamespace(__annotations__={attribute.name: attribute.type})
+    try:
+        hints = typing.get_type_hints(holder, vars(sys.modules[owner.__module__]))
+    except Exception as error:
+        raise SourceContractError(
+            f"{name}: the type of the field {attribute.name}, {attribute.type!r}, cannot be "
+            f"resolved: {summarize(error)}"
+        ) from error
+    return hints[attribute.name]
 
 
-def _value_type(name: str, attribute: attrs.Attribute[Any]) -> ValueType:
-    wanted = _without_none(attribute.type)
+def _value_type(name: str, field: str, annotation: Any) -> ValueType:
+    wanted = _without_none(annotation)
     if wanted in _VALUE_TYPES:
         return _VALUE_TYPES[wanted]
     if typing.get_origin(wanted) is Literal:
@@ -137,8 +172,8 @@ def _value_type(name: str, attribute: attrs.Attribute[Any]) -> ValueType:
     if isinstance(wanted, type) and hasattr(wanted, "__fspath__"):
         return ValueType(wanted, "PATH", "a path")
     raise SourceContractError(
-        f"{name}: the field {attribute.name} has the type {attribute.type}, which cannot be an "
-        "option: use int, float, str, bool, a path, an Enum or a Literal, or init=False for state"
+        f"{name}: the field {field} has the type {annotation}, which cannot be an option: use int, "
+        "float, str, bool, a path, an Enum or a Literal, or init=False for state"
     )
 
 

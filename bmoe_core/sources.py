@@ -19,6 +19,8 @@ from bmoe_core.errors import (
     SourceImportError,
     SourceUnavailable,
     UnknownSourceError,
+    UsageError,
+    summarize,
 )
 from bmoe_core.hookspecs import PROJECT_NAME, DraftSource
 from bmoe_core.options import construct
@@ -49,20 +51,22 @@ class InstalledSource:
 
         Raises:
             SourceImportError: the import failed, for whatever reason.
-            SourceContractError: the entry point names something else than a class.
+            SourceContractError: the entry point names something else than a class, or a class that
+                does not fulfil the contract.
         """
         try:
             loaded = self._entry_point.load()
         except (Exception, SystemExit) as error:
             raise SourceImportError(
                 f"the draft source {self.name} ({self.distribution} {self.version}) cannot be "
-                f"imported: {type(error).__name__}: {error}"
+                f"imported: {summarize(error)}"
             ) from error
         if not inspect.isclass(loaded):
             raise SourceContractError(
                 f"the entry point {self.name} of {self.distribution} names {loaded!r}, "
                 "which is not a class"
             )
+        _check_class(self.name, loaded)
         return loaded
 
 
@@ -197,7 +201,7 @@ class OpenSource:
             raise
         except (Exception, SystemExit) as error:
             raise SourceUnavailable(
-                f"{self.name} cannot be used: its {hook} raised {type(error).__name__}: {error}. "
+                f"{self.name} cannot be used: its {hook} raised {summarize(error)}. "
                 "Run with --draft-source none"
             ) from error
 
@@ -217,8 +221,8 @@ class OpenSource:
         """The source's own lines for the report, its name in front; none where it fails at it."""
         try:
             return [f"{self.name}: {line}" for line in self.manager.hook.report() or ()]
-        except Exception as error:
-            return [f"{self.name}: its report raised {type(error).__name__}: {error}"]
+        except (Exception, SystemExit) as error:
+            return [f"{self.name}: its report raised {summarize(error)}"]
 
     def close(self) -> None:
         """See :meth:`DraftSource.close`."""
@@ -242,30 +246,41 @@ def open_source(
         plugin = construct(source, find_source(source).load(), options or {})
         return OpenSource(source, plugin)
     if options:
-        raise ValueError("options go with a source's name: an instance has its fields already")
+        raise UsageError("options go with a source's name: an instance has its fields already")
     return OpenSource(name or type(source).__name__, source)
 
 
 def _register(manager: SourceManager, name: str, plugin: Any) -> None:
     if inspect.isclass(plugin):
         raise SourceContractError(f"{name} is a class: give an instance, {plugin.__name__}(...)")
-    if plugin.__hash__ is None:
+    _check_class(name, type(plugin))
+    try:
+        manager.register(plugin, name)
+    except pluggy.PluginValidationError as error:
+        raise SourceContractError(f"{name}: {_in_one_line(error)}") from error
+
+
+def _check_class(name: str, source_class: type) -> None:
+    """What can be said of a source without making one."""
+    if source_class.__hash__ is None:
         raise SourceContractError(
             f"{name} cannot be hashed: declare its class with attrs.define(eq=False)"
         )
-    try:
-        manager.register(plugin, name)
-        manager.check_pending()
-    except pluggy.PluginValidationError as error:
-        raise SourceContractError(f"{name}: {_first_line(error)}") from error
-    if not manager.hook.draft.get_hookimpls():
+    mark = f"{PROJECT_NAME}_impl"
+    hooks = {hook for hook in dir(source_class) if hasattr(getattr(source_class, hook), mark)}
+    if "draft" not in hooks:
         raise SourceContractError(
             f"{name} does not implement draft: mark a method draft(self, tokens, n_max) with "
             "bmoe_core.hookimpl"
         )
+    unknown = sorted(hook for hook in hooks if not hasattr(DraftSource, hook))
+    if unknown:
+        raise SourceContractError(
+            f"{name} has a hook {unknown[0]}, which is none of a draft source's: is it misspelt?"
+        )
 
 
-def _first_line(error: pluggy.PluginValidationError) -> str:
+def _in_one_line(error: pluggy.PluginValidationError) -> str:
     """pluggy's messages are several lines: plugin, hook, definition, reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)

@@ -19,6 +19,8 @@ class FinishReason(str, enum.Enum):
     """The last cell of the context is in use."""
     INTERRUPTED = "interrupted"
     """The consumer stopped before any of the others came."""
+    FAILED = "failed"
+    """An error ended it."""
 
 
 @frozen

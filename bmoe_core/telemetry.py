@@ -102,18 +102,23 @@ def report_lines(source: str, summary: Summary) -> list[str]:
         return [
             f"none: {_count(summary.n_generated, 'token')} in "
             f"{_count(summary.n_decodes, 'plain decode')}, "
-            f"{summary.reported_tok_s:.2f} tok/s"
+            f"{_figure(summary.reported_tok_s, '.2f')} tok/s"
         ]
     share = "none drafted" if summary.acceptance is None else f"{summary.acceptance:.1%}"
     return [
         f"{source}: {summary.n_accepted}/{summary.n_drafted} drafts accepted ({share}), "
-        f"{summary.tokens_per_verify_decode:.2f} tokens per verify decode "
+        f"{_figure(summary.tokens_per_verify_decode, '.2f')} tokens per verify decode "
         f"({_count(summary.n_decodes, 'decode')} for {_count(summary.n_generated, 'token')})",
-        f"{source}: drafting costs {summary.draft_s_per_token:.4f} s/token on top of decode → "
-        f"{summary.effective_tok_s:.2f} tok/s effective (vs {summary.reported_tok_s:.2f} reported)",
+        f"{source}: drafting costs {_figure(summary.draft_s_per_token, '.4f')} s/token "
+        f"on top of decode → {_figure(summary.effective_tok_s, '.2f')} tok/s effective "
+        f"(vs {_figure(summary.reported_tok_s, '.2f')} reported)",
         f"{source}: drafted on {summary.n_drafted_steps} of {_count(summary.n_decodes, 'step')} "
-        f"({summary.coverage:.1%}); the rest decoded plainly",
+        f"({_figure(summary.coverage, '.1%')}); the rest decoded plainly",
     ]
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "n/a" if value is None else format(value, form)
 
 
 def _count(n: int, noun: str) -> str:

@@ -107,6 +107,35 @@ class TestARun:
         assert record["warnings"] == []
         assert record["wall_tok_s"] <= record["effective_tok_s"] <= record["reported_tok_s"]
 
+    def test_a_record_is_replaced_not_spoilt(self, run: Run, tmp_path: Path) -> None:
+        """A refused run leaves an old record as it was, and no new file."""
+        old, new = tmp_path / "old.json", tmp_path / "new.json"
+        old.write_text("x" * 10_000)
+        for path in (old, new):
+            assert run("-n", "2", "-c", "10", "--json", str(path)).status == 2
+        assert old.read_text() == "x" * 10_000
+        assert not new.exists()
+        run("-n", "2", "--json", str(old))
+        assert json.loads(old.read_text())["n_generated"] == 2
+
+    def test_a_record_through_a_link(self, run: Run, tmp_path: Path) -> None:
+        """The link stays, and the record is where it leads."""
+        link, record = tmp_path / "link.json", tmp_path / "record.json"
+        link.symlink_to(record)
+        run("-n", "2", "--json", str(link))
+        assert link.is_symlink()
+        assert json.loads(record.read_text())["n_generated"] == 2
+
+    def test_a_model_path_that_is_not_utf_8(
+        self, run: Run, tmp_path: Path, model_paths: dict[str, Path]
+    ) -> None:
+        """The record escapes what cannot be written."""
+        model = tmp_path / os.fsdecode(b"mod\xe9l.gguf")
+        model.write_bytes(model_paths["dense"].read_bytes())
+        record = tmp_path / "run.json"
+        assert run("-n", "2", "--json", str(record), model=str(model)).status == 0
+        assert json.loads(record.read_text())["model"] == str(model)
+
     def test_json_to_stdout(self, run: Run) -> None:
         """Then the text is a field, and stdout holds JSON alone."""
         result = run("-n", "10", "--json", "-")
@@ -161,8 +190,9 @@ class TestRefusals:
             (["stray"], "unknown argument 'stray'"),
             (["-f", "somewhere"], "argument -p/--prompt: not allowed with argument -f/--file"),
             (["--json", "/no/such/folder/x.json"], "x.json cannot be written: No such file"),
+            (["--json", "x" * 5000], "cannot be written: File name too long"),
         ],
-        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+        ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
     )
     def test_arguments(self, run: Run, arguments: list[str], message: str) -> None:
         """The message names the mistake and the remedy."""
@@ -304,6 +334,9 @@ class TestAFailingSource:
         result = run("-n", "20", "--echo", "--strict")
         assert result.status == 1
         assert lines_of(result)[-1].startswith("bmoe: echo: draft returned token 1000000")
+        record = json.loads(run("-n", "20", "--echo", "--strict", "--json", "-").out)
+        assert record["finish_reason"] == "failed"
+        assert "draft returned token 1000000" in record["warnings"][0]
 
     def test_a_failing_close_costs_nothing(self, run: Run, install: Install) -> None:
         """The answer is there; the warning says what happened."""
@@ -313,12 +346,12 @@ class TestAFailingSource:
             + """
         @hookimpl
         def close(self):
-            raise RuntimeError("stuck")
+            raise SystemExit("stuck")
 """,
         )
         result = run("-n", "5", "--echo")
         assert result.status == 0
-        assert "warning: echo: close raised RuntimeError: stuck" in result.err
+        assert "warning: echo: close raised SystemExit: stuck" in result.err
 
 
 class TestListings:
@@ -358,6 +391,29 @@ class TestListings:
         ):
             assert text in out
         assert all(len(line) <= 80 for line in out.splitlines())
+
+    def test_sources_that_would_share_switches_have_none(
+        self, run: Run, install: Install, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Equal but for a hyphen, called as an option, with a percent sign: none hurts the rest."""
+        for i, name in enumerate(("a-b", "a_b", "ngram-min-match", "per%cent")):
+            install(name, ECHO, distribution=f"dist-{i}")
+        assert run("-n", "3").status == 0
+        assert run("-n", "3", "--ngram", "--ngram-min-match", "2").status == 0
+        assert run("-n", "3", "--draft-source", "a_b").err.startswith("a_b: ")
+        TestRefusals.check(run("--a-b"), "unknown argument '--a-b'")
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        assert "--per%cent" in capsys.readouterr().out
+
+    def test_help_comes_before_everything_else(
+        self, run: Run, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Also beside a mistake, and for the listing."""
+        with pytest.raises(SystemExit):
+            main(["--draft", "99", "-h"])
+        assert capsys.readouterr().out.startswith("usage: bmoe")
+        assert run("sources", "--help", model=None, prompt=None).out.startswith("usage: bmoe sour")
 
     def test_a_source_named_like_a_core_option_has_no_switch(
         self, run: Run, install: Install

@@ -25,7 +25,7 @@ def plain_tokens(model: LlamaModel, prompt: bytes, n_predict: int = N_PREDICT) -
         return generation.tokens
 
 
-def adversary(plain: list[int], seed: int) -> ScriptedSource:
+def adversary(plain: list[int], seed: int, end: int = END_OF_TEXT) -> ScriptedSource:
     """Drafts right, in part right, random, repeated and end-of-text tokens, or nothing."""
     random_ = random.Random(seed)
 
@@ -41,43 +41,72 @@ def adversary(plain: list[int], seed: int) -> ScriptedSource:
                 coming[:n_right],
                 (coming[:n_right] + noise)[:n_max],
                 [int(tokens[-1])] * n_max,
-                (coming[:n_right] + [END_OF_TEXT] * n_max)[:n_max],
+                (coming[:n_right] + [end] * n_max)[:n_max],
             ]
         )
 
     return ScriptedSource(script)
 
 
-@pytest.mark.parametrize("rollback", ["snapshots", "checkpoint"])
-@pytest.mark.parametrize("kind", ["dense", "moe", "sliding-window", "hybrid-moe"])
-def test_an_adversary_changes_nothing(load: Load, kind: str, rollback: str) -> None:
-    """40 runs a kind and rollback, 320 in all, on one target each, over widths 1 to 8."""
+class Ending(LlamaTarget):
+    """A target that takes one more token for an end of generation."""
+
+    eog: int | None = None
+
+    def is_eog(self, token: int) -> bool:
+        return token == self.eog or super().is_eog(token)
+
+
+CASES = [
+    ("dense", "snapshots"),
+    ("moe", "snapshots"),
+    ("sliding-window", "snapshots"),
+    ("hybrid-moe", "snapshots"),
+    ("hybrid-moe", "checkpoint"),
+    ("recurrent", "checkpoint"),
+]
+
+
+@pytest.mark.parametrize("width", range(1, 9))
+@pytest.mark.parametrize(("kind", "rollback"), CASES)
+def test_an_adversary_changes_nothing(load: Load, kind: str, rollback: str, width: int) -> None:
+    """Eight runs a kind of memory and width, 384 in all; every other one ends in mid-answer."""
     model = load(kind)
-    plain = {prompt: plain_tokens(model, prompt) for prompt in PROMPTS}
-    for width in range(1, 9):
-        with LlamaTarget(
-            model,
-            n_ctx=128,
-            n_threads=1,
-            max_draft=width,
-            rollback=rollback,  # type: ignore[arg-type]
-        ) as target:
-            for i, prompt in enumerate([*PROMPTS, PROMPTS[0]]):
-                tally = Tally()
-                source = adversary(plain[prompt], seed=width * 10 + i)
-                generation = generate(
-                    target,
-                    list(prompt),
-                    source=source,
-                    width=width,
-                    n_predict=N_PREDICT,
-                    strict=True,
-                )
-                for step in generation:
-                    tally.add(step)
-                assert generation.tokens == plain[prompt], (kind, width, prompt)
-                assert target.n_past == len(generation.tokens)
-                assert tally.summary.n_drafted > tally.summary.n_accepted
+    n_accepted = n_rejected = 0
+    with Ending(
+        model,
+        n_ctx=128,
+        n_threads=1,
+        max_draft=width,
+        rollback=rollback,  # type: ignore[arg-type]
+    ) as target:
+        for i in range(8):
+            prompt = PROMPTS[i % 4] + bytes([65 + width, 97 + i])
+            expected = plain_tokens(model, prompt)
+            target.eog = None
+            if i % 2:
+                target.eog = expected[len(prompt) + (len(expected) - len(prompt)) // 2]
+                expected = expected[: expected.index(target.eog, len(prompt))]
+            tally = Tally()
+            generation = generate(
+                target,
+                list(prompt),
+                source=adversary(expected, width * 10 + i, target.eog or END_OF_TEXT),
+                width=width,
+                n_predict=N_PREDICT,
+                strict=True,
+            )
+            for step in generation:
+                tally.add(step)
+            assert generation.tokens == expected, (kind, width, prompt)
+            assert target.n_past == len(generation.tokens)
+            summary = tally.summary
+            # An end of generation that was accepted is counted, and not emitted.
+            assert summary.n_decodes + summary.n_accepted - summary.n_generated in (0, 1)
+            n_accepted += summary.n_accepted
+            n_rejected += summary.n_drafted - summary.n_accepted
+    assert n_accepted > 0
+    assert n_rejected > 0
 
 
 @pytest.mark.parametrize("kind", ["dense", "moe", "sliding-window", "hybrid-moe"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from bmoe_core import (
     PromptTooLongError,
     Step,
     Tally,
+    UsageError,
     generate,
 )
 from bmoe_core.testing import FakeTarget, ScriptedSource, hashed
@@ -323,6 +325,40 @@ class TestKeptState:
         assert target.held == generation.tokens
 
 
+class TestOneGenerationATime:
+    """A target serves the generation that began last."""
+
+    def test_a_forgotten_generation_leaves_the_target_alone(self) -> None:
+        """Collected late, it does not take back what another has confirmed."""
+        target = FakeTarget()
+        expected, _ = run(FakeTarget(), prompt=[9, 8, 7, 6], n_predict=20)
+        old = generate(target, PROMPT, n_predict=30)
+        next(iter(old))
+        target.clear()
+        new = generate(target, [9, 8, 7, 6], n_predict=20)
+        steps = iter(new)
+        for _ in range(5):
+            next(steps)
+        del old
+        gc.collect()
+        list(steps)
+        assert new.tokens == expected.tokens
+
+    def test_an_older_one_cannot_go_on(self) -> None:
+        """It says so, and the newer one is not disturbed."""
+        target = FakeTarget()
+        old = generate(target, PROMPT, n_predict=30)
+        next(iter(old))
+        target.clear()
+        new = generate(target, PROMPT, n_predict=30)
+        next(iter(new))
+        held = list(target.held)
+        with pytest.raises(UsageError, match="another generation has begun"):
+            next(iter(old))
+        assert target.held == held
+        assert old.finish_reason is FinishReason.FAILED
+
+
 class TestRefusals:
     def test_an_empty_prompt(self) -> None:
         """There is nothing to go on from."""
@@ -334,6 +370,21 @@ class TestRefusals:
         """Both numbers are named."""
         with pytest.raises(PromptTooLongError, match=f"{n_prompt} tokens .* holds 8"):
             generate(FakeTarget(n_ctx=8), [1] * n_prompt)
+
+    def test_a_source_that_was_not_opened(self) -> None:
+        """open_source is what makes hooks callable."""
+        with pytest.raises(UsageError, match="object is not an opened source"):
+            generate(FakeTarget(), PROMPT, source=object())  # type: ignore[arg-type]
+
+    def test_a_target_that_was_not_made_for_drafts(self) -> None:
+        """A source that would never be asked is a mistake, not a slow run."""
+        with pytest.raises(UsageError, match="max_draft=N"):
+            generate(FakeTarget(max_rollback=0), PROMPT, source=ScriptedSource())
+
+    def test_what_pick_returns_becomes_a_plain_number(self) -> None:
+        """numpy's integers are no JSON."""
+        generation, _ = run(FakeTarget(), n_predict=5, pick=lambda row: row.argmax())
+        assert all(type(token) is int for token in generation.tokens)
 
     def test_more_kept_positions_than_are_held(self) -> None:
         """n_past is checked against the target."""

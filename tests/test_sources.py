@@ -22,6 +22,8 @@ from bmoe_core import (
     installed_sources,
     open_source,
 )
+from bmoe_core.errors import summarize
+from bmoe_core.listing import describe_sources
 from bmoe_core.sources import choose_source, find_source
 
 Install = Callable[..., None]
@@ -161,6 +163,45 @@ class TestContract:
 
         with pytest.raises(SourceContractError, match="obserev"):
             open_source(Misspelt())
+
+    @pytest.mark.parametrize(
+        ("code", "reason"),
+        [
+            ("class S:\n    def draft(self, tokens, n_max): ...", "does not implement draft"),
+            (ECHO.replace("(eq=False)", ""), "cannot be hashed"),
+            (ECHO + "\n        @hookimpl\n        def opne(self, target): ...", "has a hook opne"),
+        ],
+    )
+    def test_a_class_is_checked_before_it_is_made(
+        self, install: Install, code: str, reason: str
+    ) -> None:
+        """So that `bmoe sources` lists it as broken."""
+        install("echo", code)
+        with pytest.raises(SourceContractError, match=reason):
+            find_source("echo").load()
+        assert any(reason in line for line in describe_sources())
+
+    @pytest.mark.parametrize("raised", ["RuntimeError('no')", "OSError('no')", "SystemExit(0)"])
+    def test_a_constructor_that_raises_anything(self, install: Install, raised: str) -> None:
+        """A sentence, and never a silent end."""
+        install(
+            "echo", ECHO + f"\n        def __attrs_post_init__(self):\n            raise {raised}"
+        )
+        with pytest.raises(
+            SourceContractError, match=f"echo cannot be made: {raised.split('(')[0]}"
+        ):
+            open_source("echo")
+
+    def test_foreign_exceptions_are_told_in_one_line(self) -> None:
+        """Also one that cannot be told at all."""
+
+        class UnprintableError(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("inside")
+
+        assert summarize(ValueError("first\nsecond")) == "ValueError: first"
+        assert summarize(ValueError()) == "ValueError"
+        assert summarize(UnprintableError()) == "UnprintableError"
 
     def test_an_unknown_argument_is_refused(self) -> None:
         """A hook names arguments of its specification only."""

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bmoe_core import (
+    BmoeError,
+    ContextError,
     DecodeError,
     LlamaModel,
     LlamaTarget,
     ModelFileError,
     RollbackError,
     RollbackUnsupportedError,
+    UsageError,
+    generate,
 )
-from bmoe_core.testing.models import END_OF_TEXT, N_VOCAB
+from bmoe_core.target.memory import CheckpointMemory
+from bmoe_core.testing.models import END_OF_TEXT, N_VOCAB, write_dense
 
 Load = Callable[[str], LlamaModel]
 TOKENS = list(b"The bridge is closed on Mondays, and on Tuesdays.")
@@ -75,6 +83,21 @@ class TestModelFiles:
         with pytest.raises(KeyboardInterrupt):
             LlamaModel(model_paths["dense"], on_progress=interrupt)
 
+    def test_ctrl_c_while_loading_is_not_swallowed(self, model_paths: dict[str, Path]) -> None:
+        """The signal itself, wherever llama.cpp is in its load or in making the context."""
+        with pytest.raises(KeyboardInterrupt):
+            LlamaModel(
+                model_paths["dense"], on_progress=lambda _: os.kill(os.getpid(), signal.SIGINT)
+            )
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_a_model_without_a_tokenizer(self, tmp_path: Path) -> None:
+        """llama.cpp would abort at the first text."""
+        path = tmp_path / "mute.gguf"
+        write_dense(path, tokenizer=False)
+        with pytest.raises(ModelFileError, match="has no tokenizer"):
+            LlamaModel(path)
+
     def test_progress_ends_at_one(self, model_paths: dict[str, Path]) -> None:
         """Shares rise to 1."""
         shares: list[float] = []
@@ -104,6 +127,12 @@ class TestVocabulary:
         assert model.detokenize([97, END_OF_TEXT, 98]) == b"ab"
         assert model.is_eog(END_OF_TEXT)
         assert not model.is_eog(97)
+
+    @pytest.mark.parametrize("token", [-1, N_VOCAB, 10**6])
+    def test_a_token_outside_it_is_refused(self, load: Load, token: int) -> None:
+        """llama.cpp would abort the process."""
+        with pytest.raises(ValueError, match=f"token {token} is outside the vocabulary"):
+            load("dense").detokenize([token])
 
     def test_a_text_longer_than_its_first_buffer(self, load: Load) -> None:
         """Tokens are as many as there are."""
@@ -142,6 +171,15 @@ class TestRollback:
                 target.roll_back(len(kept))
             row = target.decode([7], n_rows=1)[0]
             np.testing.assert_allclose(row, logits_after(model, [*kept, 7]), atol=ATOL)
+
+    @pytest.mark.parametrize("n_past", [-1, 31, 1000])
+    def test_only_to_a_position_that_is_held(self, load: Load, kind: str, n_past: int) -> None:
+        """Neither forward nor below zero."""
+        with target_of(load(kind), max_draft=4) as target:
+            target.decode(TOKENS[:30], n_rows=1)
+            with pytest.raises(RollbackError, match=f"no position {n_past} to go back to: 30"):
+                target.roll_back(n_past)
+            assert target.n_past == 30
 
     def test_clearing_starts_anew(self, load: Load, kind: str) -> None:
         """A cleared target is a fresh one."""
@@ -188,6 +226,45 @@ class TestRecurrentRollback:
             load("hybrid-moe"), max_draft=8, prepare=lambda params: setattr(params, "n_rs_seq", 2)
         ) as target:
             assert target.max_rollback == 2
+
+    @pytest.mark.parametrize("draft", [1, 3, 8])
+    @pytest.mark.parametrize("n_ctx", range(1, 12))
+    def test_a_small_context_drafts_less_or_is_refused(
+        self, load: Load, n_ctx: int, draft: int
+    ) -> None:
+        """llama.cpp aborts where a batch is not longer than the states it keeps."""
+        if n_ctx <= 2 or draft > n_ctx:
+            with pytest.raises((ContextError, UsageError)):
+                target_of(load("hybrid-moe"), n_ctx=n_ctx, max_draft=draft)
+            return
+        with target_of(load("hybrid-moe"), n_ctx=n_ctx, max_draft=draft) as target:
+            assert target.max_rollback == min(draft, n_ctx - 2)
+            width = target.max_rollback
+            target.decode(TOKENS[: 1 + width], n_rows=1 + width)
+            target.roll_back(1)
+
+    def test_an_interrupted_restoring_is_not_taken_for_a_finished_one(
+        self, load: Load, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Positions agree before the attention's cells are dropped; the memory is not right yet."""
+        with target_of(load("hybrid-moe"), max_draft=4, rollback="checkpoint") as target:
+            target.decode(TOKENS[:10], n_rows=1)
+            target.decode(TOKENS[10:15], n_rows=5)
+
+            def interrupt(self: object, n_past: int) -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch:
+                patch.setattr(CheckpointMemory, "_drop", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    target.roll_back(10)
+            with pytest.raises(RollbackError):
+                target.roll_back(10)
+            target.clear()
+            row = target.decode(TOKENS[:10], n_rows=1)[0]
+            np.testing.assert_allclose(
+                row, logits_after(load("hybrid-moe"), TOKENS[:10]), atol=ATOL
+            )
 
     def test_plain_decoding_keeps_no_snapshots(self, load: Load) -> None:
         """Each would be real memory, and slows every decode."""
@@ -266,6 +343,56 @@ class TestBounds:
                 target.decode([N_VOCAB], n_rows=1)
             assert target.n_past == 5
             target.decode(TOKENS[5:6], n_rows=1)
+
+    @pytest.mark.parametrize(
+        "arguments", [{"n_ctx": -1}, {"n_ctx": 2**31}, {"n_threads": 513}, {"max_draft": -1}]
+    )
+    def test_numbers_that_would_wrap_are_refused(
+        self, load: Load, arguments: dict[str, int]
+    ) -> None:
+        """ctypes would cut them to 32 bits."""
+        with pytest.raises(UsageError, match=r"is -?\d+, and may be"):
+            target_of(load("dense"), **arguments)
+
+    def test_what_a_source_sets_is_kept_to(self, load: Load) -> None:
+        """A context length, rows and a width that prepare changed bound the target."""
+
+        def prepare(params: Any) -> None:
+            params.n_ctx = 64
+            params.n_outputs_max = 3
+
+        with target_of(load("dense"), max_draft=8, prepare=prepare) as target:
+            assert (target.n_ctx, target.max_rollback) == (64, 2)
+
+        def lower(params: Any) -> None:
+            assert params.n_rs_seq == 8
+            params.n_rs_seq = 5
+
+        with target_of(load("dense"), max_draft=8, prepare=lower) as target:
+            assert target.max_rollback == 5
+
+    def test_after_the_model_was_closed(self, model_paths: dict[str, Path]) -> None:
+        """The targets over it are closed with it, and everything says so instead of crashing."""
+        model = LlamaModel(model_paths["hybrid-moe"])
+        target = target_of(model, max_draft=2)
+        target.decode([1, 2], n_rows=1)
+        generation = generate(target, [1, 2, 3])
+        steps = iter(generation)
+        next(steps)
+        model.close()
+        model.close()
+        for call in (
+            lambda: target.decode([1], 1),
+            lambda: target.tokenize("a"),
+            lambda: target.detokenize([1]),
+            lambda: model.description,
+            lambda: model.is_eog(1),
+            lambda: target_of(model),
+            lambda: next(steps),
+        ):
+            with pytest.raises(BmoeError, match="closed"):
+                call()
+        assert target.rollback_mib == 0.0
 
     def test_a_closed_target_is_left_alone(self, load: Load) -> None:
         """A generation may be finished late; llama.cpp must not be called then."""

@@ -12,7 +12,13 @@ import numpy.typing as npt
 import psutil
 from llama_cpp import llama_cpp
 
-from bmoe_core.errors import ContextError, DecodeError, RollbackUnsupportedError
+from bmoe_core.errors import (
+    ContextError,
+    DecodeError,
+    RollbackError,
+    RollbackUnsupportedError,
+    UsageError,
+)
 from bmoe_core.target import log
 from bmoe_core.target.memory import (
     SEQUENCE,
@@ -20,11 +26,16 @@ from bmoe_core.target.memory import (
     CheckpointMemory,
     SnapshotMemory,
 )
-from bmoe_core.target.model import LlamaModel, Prepare
+from bmoe_core.target.model import LlamaModel, Prepare, noticing_interrupts
 
 DEFAULT_N_CTX = 4096
 N_BATCH = 512
 """Most tokens a decode: as many as llama.cpp computes at once, so a long prompt shows progress."""
+
+
+MAX_N_CTX = 2**31 - 1
+MAX_THREADS = 512
+"""GGML_MAX_N_THREADS of ggml.h, above which llama.cpp crashes."""
 
 
 def default_n_threads() -> int:
@@ -68,19 +79,29 @@ class LlamaTarget:
             prepare: called with the ``llama_context_params`` before the context is made.
 
         Raises:
-            ContextError: llama.cpp could not make the context.
+            ContextError: llama.cpp could not make the context, or it is too small to draft in.
             RollbackUnsupportedError: ``max_draft`` is above 0 and the model cannot roll back.
+            UsageError: a number is out of range.
         """
+        model.check_open()
         self._model = model
         self._closed = False
-        self.n_ctx = n_ctx or default_n_ctx(model)
+        wanted = n_ctx or default_n_ctx(model)
         self.n_threads = n_threads or default_n_threads()
+        for name, number, least, most in (
+            ("n_ctx", wanted, 1, MAX_N_CTX),
+            ("n_threads", self.n_threads, 1, MAX_THREADS),
+            ("max_draft", max_draft, 0, wanted),
+        ):
+            if not least <= number <= most:
+                raise UsageError(f"{name} is {number}, and may be {least} to {most}")
         keeps_snapshots = model.is_recurrent and rollback == "snapshots"
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = self.n_ctx
+        params.n_ctx = wanted
         params.n_batch = params.n_ubatch = max(N_BATCH, max_draft + 2)
         params.n_threads = params.n_threads_batch = self.n_threads
-        params.n_rs_seq = max_draft if keeps_snapshots else 0
+        # The draft width for the source to see, and to lower; the snapshots follow from it below.
+        params.n_rs_seq = max_draft
         if not llama_cpp.llama_supports_gpu_offload():
             # On a CPU flash attention saves memory and costs time: with SmolLM2 135M a decode at
             # 500 positions took 1.5 times as long with it.
@@ -89,27 +110,35 @@ class LlamaTarget:
         params.n_outputs_max = max_draft + 1
         if prepare is not None:
             prepare(params)
-        log.capture()
-        self._ctx = llama_cpp.llama_init_from_model(model.handle, params)
-        if not self._ctx:
-            reason = log.first_error() or "llama.cpp gave no reason"
-            raise ContextError(
-                f"no context of {self.n_ctx} positions could be made: {reason}. "
-                "A smaller context (-c) needs less memory"
-            )
+        asked_to_draft = max_draft > 0
+        max_draft = min(max_draft, int(params.n_rs_seq), int(params.n_outputs_max or 2**31) - 1)
+        params.n_rs_seq = 0
+        if keeps_snapshots:
+            # llama.cpp aborts where a batch is not longer than what it keeps of it.
+            n_ubatch = min(int(params.n_ctx), int(params.n_batch), int(params.n_ubatch))
+            max_draft = min(max_draft, max(n_ubatch - 2, 0))
+            params.n_rs_seq = max_draft
+            if asked_to_draft and max_draft == 0:
+                raise ContextError(
+                    f"a context of {params.n_ctx} positions is too small to draft in: raise it (-c)"
+                )
+        self._ctx = _make_context(model, params)
+        self.n_ctx = int(params.n_ctx)
+        """Positions it holds; llama.cpp may have rounded its own number up."""
         self.eval_callback = params.cb_eval if params.cb_eval else None
         self.n_batch = int(llama_cpp.llama_n_batch(self._ctx))
         self._n_rows_max = int(params.n_outputs_max) or self.n_batch
         self._batch = llama_cpp.llama_batch_init(self.n_batch, 0, 1)
         self._map_batch()
         self._memory = self._make_memory(max_draft, keeps_snapshots)
-        if max_draft > 0 and self.max_rollback == 0:
+        if asked_to_draft and self.max_rollback == 0:
             self.close()
             raise RollbackUnsupportedError(
                 f"{model.path.name} is a recurrent model whose state llama.cpp cannot take back, "
                 "so no draft can be tried on it: run it with --draft-source none"
             )
         self._n_past = 0
+        model.attach(self)
 
     def _map_batch(self) -> None:
         as_array = np.ctypeslib.as_array
@@ -156,20 +185,20 @@ class LlamaTarget:
     @property
     def rollback_mib(self) -> float:
         """MiB held for rollback alone; known once something has been decoded."""
-        return self._memory.saved_bytes / 2**20
+        return 0.0 if self._closed else self._memory.saved_bytes / 2**20
 
     def decode(self, tokens: Sequence[int], n_rows: int) -> npt.NDArray[np.float32]:
         """Decode ``tokens`` from position ``n_past`` on; see :meth:`Target.decode`.
 
         Raises:
-            DecodeError: llama.cpp failed; the memory holds what it held before.
-            ValueError: more tokens or rows than this context was made for.
+            DecodeError: llama.cpp failed; ``n_past`` says what the memory holds then.
+            UsageError: more tokens or rows than this context was made for.
         """
         if self._closed:
             raise DecodeError("the target has been closed")
         n = len(tokens)
         if not 0 < n <= self.n_batch or not 0 <= n_rows <= min(n, self._n_rows_max):
-            raise ValueError(
+            raise UsageError(
                 f"{n} tokens with {n_rows} rows of logits: this context takes 1 to {self.n_batch} "
                 f"tokens and up to {self._n_rows_max} rows"
             )
@@ -211,7 +240,10 @@ class LlamaTarget:
             return
         # Also where the count agrees the memory is asked: an interrupt may have come between a
         # decode and its being counted.
-        if n_past == self._n_past == self._memory.n_past:
+        held = self._memory.n_past
+        if not 0 <= n_past <= held:
+            raise RollbackError(f"there is no position {n_past} to go back to: {held} are held")
+        if n_past == self._n_past == held and self._memory.intact:
             return
         self._memory.roll_back(n_past)
         self._n_past = n_past
@@ -251,6 +283,27 @@ class LlamaTarget:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _make_context(model: LlamaModel, params: Any) -> Any:
+    log.capture()
+    with noticing_interrupts() as interrupted:
+        ctx = llama_cpp.llama_init_from_model(model.handle, params)
+        if ctx and interrupted():
+            llama_cpp.llama_free(ctx)
+    if not ctx:
+        reason = log.first_error() or "llama.cpp gave no reason"
+        raise ContextError(
+            f"no context of {params.n_ctx} positions could be made: {reason}. "
+            "A smaller context (-c) needs less memory"
+        )
+    if not llama_cpp.llama_get_memory(ctx):
+        llama_cpp.llama_free(ctx)
+        raise ContextError(
+            f"{model.path.name} keeps no memory of a text, as embedding models do not: "
+            "use a model that generates text"
+        )
+    return ctx
 
 
 def _decode_failure(status: int, n_tokens: int, n_past: int, n_ctx: int) -> str:

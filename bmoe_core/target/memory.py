@@ -34,6 +34,11 @@ class AttentionMemory:
         return 0
 
     @property
+    def intact(self) -> bool:
+        """Whether no rollback was interrupted half-way."""
+        return True
+
+    @property
     def n_past(self) -> int:
         """Positions held, as llama.cpp counts them."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, SEQUENCE)) + 1
@@ -122,6 +127,12 @@ class CheckpointMemory(AttentionMemory):
         self._saved_size = 0
         self._saved_n_past = 0
         self._decoded: list[int] = []
+        self._restoring = False
+
+    @property
+    def intact(self) -> bool:
+        """False from the restoring of the state to the end of the replay."""
+        return not self._restoring
 
     @property
     def saved_bytes(self) -> int:
@@ -148,13 +159,14 @@ class CheckpointMemory(AttentionMemory):
 
     def roll_back(self, n_past: int) -> None:
         """Restore the saved state and decode again what is to stay of the last decode."""
-        if n_past == self.n_past:
+        if n_past == self.n_past and self.intact:
             return
         n_kept = n_past - self._saved_n_past
-        if not self._decoded or n_kept < 0:
+        if self._restoring or not self._decoded or n_kept < 0:
             raise RollbackError(f"no state was saved at or before position {n_past} to go back to")
         kept = self._decoded[:n_kept]
         self._decoded = []
+        self._restoring = True
         restored = llama_cpp.llama_state_seq_set_data_ext(
             self._ctx,
             self._saved,
@@ -167,11 +179,13 @@ class CheckpointMemory(AttentionMemory):
         self._drop(self._saved_n_past)
         if kept:
             self._replay(kept)
+        self._restoring = False
 
     def clear(self) -> None:
         """Drop every position and the saved state."""
         super().clear()
         self._decoded = []
+        self._restoring = False
 
 
 def _state_size(ctx: Any) -> int:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from llama_cpp import llama_cpp
 
-from bmoe_core.errors import ModelFileError
+from bmoe_core.errors import ModelError, ModelFileError
 from bmoe_core.target import log
 
 GGUF_MAGIC = b"GGUF"
@@ -30,6 +34,8 @@ class LlamaModel:
         n_ctx_train: positions the model was trained on.
         is_recurrent: whether some or all of its layers keep a recurrent state.
     """
+
+    _closed = False
 
     def __init__(
         self,
@@ -59,21 +65,28 @@ class LlamaModel:
             # at the first batch. What the compiler was cannot be seen from here; without the extra
             # buffer types the AMX kernels are not chosen.
             params.use_extra_bufts = False
-        progress = _Progress(on_progress)
-        if on_progress is not None:
+        with noticing_interrupts() as interrupted:
+            progress = _Progress(on_progress, interrupted)
             params.progress_callback = progress.callback
-        if prepare is not None:
-            prepare(params)
-        handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
-        if progress.interruption is not None:
-            raise progress.interruption
+            if prepare is not None:
+                prepare(params)
+            handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
+            if handle and (progress.error is not None or interrupted()):
+                llama_cpp.llama_model_free(handle)
+        if progress.error is not None:
+            raise progress.error
         if not handle:
             reason = log.first_error() or "llama.cpp gave no reason"
             raise ModelFileError(
                 f"{self.path} cannot be loaded: {reason}. "
                 "If the file was downloaded, check that it is complete"
             )
+        refusal = _refusal(handle)
+        if refusal is not None:
+            llama_cpp.llama_model_free(handle)
+            raise ModelFileError(f"{self.path} {refusal}")
         self.handle = handle
+        self._targets: weakref.WeakSet[Any] = weakref.WeakSet()
         self._vocab = llama_cpp.llama_model_get_vocab(handle)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(handle)
@@ -81,9 +94,23 @@ class LlamaModel:
             handle
         ) or llama_cpp.llama_model_is_hybrid(handle)
 
+    def check_open(self) -> None:
+        """Raise where the model has been freed: llama.cpp would crash.
+
+        Raises:
+            ModelError: it has.
+        """
+        if self._closed:
+            raise ModelError("the model has been closed")
+
+    def attach(self, target: Any) -> None:
+        """Note a target over this model, to be closed before it."""
+        self._targets.add(target)
+
     @property
     def description(self) -> str:
         """llama.cpp's short description, such as ``llama 135M Q4_1``."""
+        self.check_open()
         buffer = ctypes.create_string_buffer(256)
         llama_cpp.llama_model_desc(self.handle, buffer, len(buffer))
         return buffer.value.decode("utf-8", errors="replace")
@@ -95,6 +122,7 @@ class LlamaModel:
             text: any text.
             special: parse control tokens that are written out in the text.
         """
+        self.check_open()
         data = text.encode()
         # A negative count says how many there would have been: ask again with that room.
         room = len(data) + 2
@@ -106,10 +134,17 @@ class LlamaModel:
             room = -n
 
     def detokenize(self, tokens: Sequence[int]) -> bytes:
-        """The bytes of ``tokens``, control tokens left out; the end may cut a UTF-8 sequence."""
+        """The bytes of ``tokens``, control tokens left out; the end may cut a UTF-8 sequence.
+
+        Raises:
+            ValueError: a token is outside the vocabulary.
+        """
+        self.check_open()
         return b"".join(self._piece(token) for token in tokens)
 
     def _piece(self, token: int) -> bytes:
+        if not 0 <= token < self.n_vocab:
+            raise ValueError(f"token {token} is outside the vocabulary of {self.n_vocab}")
         room = 64
         while True:
             buffer = ctypes.create_string_buffer(room)
@@ -120,11 +155,15 @@ class LlamaModel:
 
     def is_eog(self, token: int) -> bool:
         """Whether ``token`` ends a generation."""
+        self.check_open()
         return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
 
     def close(self) -> None:
-        """Free the model; every context over it must have been freed before. May repeat."""
-        if self.handle:
+        """Close the targets over the model, and free it. May repeat."""
+        if not self._closed:
+            self._closed = True
+            for target in list(self._targets):
+                target.close()
             llama_cpp.llama_model_free(self.handle)
             self.handle = None
 
@@ -140,11 +179,38 @@ class LlamaModel:
         self.close()
 
 
+@contextlib.contextmanager
+def noticing_interrupts() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C is noticed at once and raised in the end, for calls that call back into Python.
+
+    Raised inside a callback, KeyboardInterrupt would be printed and lost.
+    """
+    noticed = False
+
+    def notice(_signal: int, _frame: Any) -> None:
+        nonlocal noticed
+        noticed = True
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, notice)
+    try:
+        yield lambda: noticed
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if noticed:
+        raise KeyboardInterrupt
+
+
 class _Progress:
     """llama.cpp's progress callback, through which an exception cannot pass: it is kept."""
 
-    def __init__(self, report: Callable[[float], None] | None) -> None:
-        self.interruption: BaseException | None = None
+    def __init__(
+        self, report: Callable[[float], None] | None, interrupted: Callable[[], bool]
+    ) -> None:
+        self.error: BaseException | None = None
 
         @llama_cpp.llama_progress_callback  # type: ignore[untyped-decorator]
         def callback(share: float, _user_data: Any) -> bool:
@@ -152,10 +218,22 @@ class _Progress:
                 if report is not None:
                     report(share)
             except BaseException as error:
-                self.interruption = error
-            return self.interruption is None
+                self.error = error
+            return self.error is None and not interrupted()
 
         self.callback = callback
+
+
+def _refusal(handle: Any) -> str | None:
+    """Why a loaded model cannot generate text, or None."""
+    vocab = llama_cpp.llama_model_get_vocab(handle)
+    if llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
+        return "has no tokenizer, so it cannot read a prompt: use a model that comes with one"
+    if llama_cpp.llama_model_has_encoder(handle) or not llama_cpp.llama_model_has_decoder(handle):
+        return (
+            "is not a decoder-only model, and bmoe runs no others: use a model that generates text"
+        )
+    return None
 
 
 def _check_gguf(path: Path) -> None:

@@ -97,6 +97,8 @@ class FakeTarget:
         depth = self.n_past - n_past
         if depth == 0:
             return
+        if not 0 <= n_past < self.n_past:
+            raise RollbackError(f"no position {n_past} to go back to: {self.n_past} are held")
         if self.recurrent and depth > self._depth:
             raise RollbackError(f"{depth} positions back, {self._depth} possible")
         self._depth = 0

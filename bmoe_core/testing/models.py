@@ -28,7 +28,15 @@ SSM_CONV, SSM_STATE, SSM_V_HEADS, SSM_K_HEADS = 4, 16, 2, 1
 class _Model:
     """A GGUF file in the making, with random tensors by llama.cpp's names."""
 
-    def __init__(self, path: Path, architecture: str, seed: int, n_layer: int = N_LAYER) -> None:
+    def __init__(
+        self,
+        path: Path,
+        architecture: str,
+        seed: int,
+        n_layer: int = N_LAYER,
+        *,
+        tokenizer: bool = True,
+    ) -> None:
         self.writer = gguf.GGUFWriter(path, architecture)
         self._random = np.random.default_rng(seed)
         writer = self.writer
@@ -37,7 +45,11 @@ class _Model:
         writer.add_embedding_length(N_EMBD)
         writer.add_block_count(n_layer)
         writer.add_layer_norm_rms_eps(1e-6)
-        _add_byte_tokenizer(writer)
+        if tokenizer:
+            _add_byte_tokenizer(writer)
+        else:
+            writer.add_tokenizer_model("none")
+            writer.add_vocab_size(N_VOCAB)
         self.weight("token_embd", N_VOCAB, N_EMBD)
         self.ones("output_norm", N_EMBD)
         # Far apart logits: a near tie may fall either way between a batch and single decodes.
@@ -109,9 +121,9 @@ class _Model:
         self.writer.add_expert_feed_forward_length(N_FF_EXPERT)
 
 
-def write_dense(path: Path, seed: int = 0) -> None:
+def write_dense(path: Path, seed: int = 0, *, tokenizer: bool = True) -> None:
     """A dense ``llama``: attention alone, any tail can be dropped."""
-    model = _Model(path, "llama", seed)
+    model = _Model(path, "llama", seed, tokenizer=tokenizer)
     model.attention_metadata()
     for i in range(N_LAYER):
         block = f"blk.{i}"

@@ -1,4 +1,4 @@
-"""Prompt lookup: draft what followed the last time the same tokens occurred."""
+"""The draft source, and its search for the longest match."""
 
 from __future__ import annotations
 
