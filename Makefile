@@ -2,7 +2,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
-DEMO := bmoe -m $(MODEL) --draft-source ngram -f docs/examples/copy-prompt.txt
+DEMO := bmoe --draft-source ngram -f docs/examples/demo-prompt.txt
 
 .PHONY: help install models demo test test-models check bench clean
 
@@ -26,7 +26,7 @@ models: $(MODEL)
 $(MODEL): | $(INSTALLED)
 	@tools/fetch_models.sh $(VENV) models
 
-demo: $(INSTALLED) $(MODEL)
+demo: $(INSTALLED)
 	@echo '$$ $(DEMO)'
 	@$(BIN)/$(DEMO)
 

@@ -98,14 +98,16 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
     parser = _Parser(
         prog="bmoe",
         description=DESCRIPTION,
-        usage="bmoe -m MODEL [-p TEXT | -f FILE] [--draft-source NAME] [options]\n"
+        usage="bmoe [-m MODEL] [-p TEXT | -f FILE] [--draft-source NAME] [options]\n"
         "       bmoe sources",
         add_help=False,
         allow_abbrev=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=79),
     )
     model = parser.add_argument_group("model and prompt")
-    model.add_argument("-m", "--model", metavar="MODEL", help="the model, a GGUF file")
+    model.add_argument(
+        "-m", "--model", metavar="MODEL", help="the model, a GGUF file (default: the demo model)"
+    )
     prompt = model.add_mutually_exclusive_group()
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
     prompt.add_argument(

@@ -17,6 +17,7 @@ from bmoe_core.errors import BmoeError, PromptTooLongError, RunError, UsageError
 from bmoe_core.files import OutputFile, read_prompt
 from bmoe_core.listing import describe_sources
 from bmoe_core.loop import Generation, generate
+from bmoe_core.models import demo_model
 from bmoe_core.sources import NO_SOURCE, OpenSource, open_source
 from bmoe_core.telemetry import RunRecord, Tally, report_lines
 from bmoe_core.usage import Usage
@@ -79,8 +80,6 @@ class _Run:
     def execute(self) -> int:
         """Everything that can be refused is, before the model loads; returns the exit status."""
         name, options = self.arguments.source, self.arguments.options
-        if options.model is None:
-            raise UsageError("no model was given: add -m MODEL, a GGUF file")
         source = None if name is None else open_source(name, self.arguments.source_options)
         prompt = read_prompt(options.prompt, options.file)
         with contextlib.ExitStack() as stack:
@@ -88,6 +87,12 @@ class _Run:
             if options.json not in (None, STDOUT):
                 self.record_file = OutputFile(options.json)
                 stack.callback(self.record_file.discard)
+            if options.model is None:
+                options.model = demo_model()
+                if not options.quiet:
+                    say(
+                        "bmoe: no model was given (-m): this is the demo model, which knows nothing"
+                    )
             target, tokens = self._load(stack, source, prompt)
             return self._generate(target, tokens, source)
 

@@ -198,10 +198,6 @@ class TestRefusals:
         """The message names the mistake and the remedy."""
         self.check(run(*arguments), message)
 
-    def test_no_model(self, run: Run) -> None:
-        """The option is named."""
-        self.check(run(model=None), "no model was given: add -m MODEL")
-
     def test_model_files(self, run: Run, tmp_path: Path, model_paths: dict[str, Path]) -> None:
         """Missing, not GGUF, truncated."""
         self.check(run(model=str(tmp_path / "none.gguf")), "there is no model file")
