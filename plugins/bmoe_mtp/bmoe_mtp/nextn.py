@@ -113,7 +113,9 @@ class HeadContext:
         self._bindings.llama_set_embeddings_nextn(self._target_ctx, True, False)
         self._bindings.llama_set_embeddings_nextn(self._ctx, True, False)
         self.n_past = 0
-        self._n_vocab = target.n_vocab
+        self._logits_type = ctypes.c_float * target.n_vocab
+        self._row_type = ctypes.c_float * self.n_embd
+        self._offsets = np.arange(N_UBATCH, dtype=np.int32)
 
     def _map_batch(self) -> None:
         # llama_batch_init allocates token ids or embedding rows; the head wants both.
@@ -155,7 +157,7 @@ class HeadContext:
             self._batch.n_tokens = n
             self._tokens[:n] = chunk
             self._rows[:n] = rows[start : start + n]
-            self._positions[:n] = np.arange(self.n_past, self.n_past + n)
+            np.add(self._offsets[:n], self.n_past, out=self._positions[:n])
             self._wants_logits[:n] = 0
             self._wants_logits[n - 1] = logits and last
             status = llama_cpp.llama_decode(self._ctx, self._batch)
@@ -164,15 +166,13 @@ class HeadContext:
             self.n_past += n
         if not logits:
             return None
-        row: Rows = np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._ctx), (self._n_vocab,))
-        return row
+        return _view(llama_cpp.llama_get_logits(self._ctx), self._logits_type)
 
     def last_row(self) -> Rows:
-        """A copy of the head's own hidden row of its last position, (1, n_embd)."""
+        """The head's own hidden row of its last position, (1, n_embd), until the next decode."""
         last = self._batch.n_tokens - 1
-        address = self._bindings.llama_get_embeddings_nextn_ith(self._ctx, last)
-        row: Rows = np.ctypeslib.as_array(address, (1, self.n_embd)).copy()
-        return row
+        pointer = self._bindings.llama_get_embeddings_nextn_ith(self._ctx, last)
+        return _view(pointer, self._row_type)[None]
 
     def rewind(self, n_past: int) -> None:
         """Drop the positions from ``n_past`` on.
@@ -192,6 +192,14 @@ class HeadContext:
         self._batch.token = None
         llama_cpp.llama_batch_free(self._batch)
         llama_cpp.llama_free(self._ctx)
+
+
+def _view(pointer: Any, array_type: Any) -> Rows:
+    """The floats that a pointer points to, as long as ``array_type``; not copied.
+
+    Three times as fast as numpy's as_array, which counts with a small model.
+    """
+    return np.frombuffer(array_type.from_address(ctypes.addressof(pointer.contents)), np.float32)
 
 
 @contextmanager

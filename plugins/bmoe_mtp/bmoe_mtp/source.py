@@ -154,5 +154,6 @@ class MtpSource:
 
 
 def _probability(logits: Rows, token: int) -> float:
-    """The softmax of one logit."""
-    return float(1.0 / np.exp(logits - logits[token]).sum())
+    """The softmax of the highest logit."""
+    differences = logits - logits[token]
+    return 1.0 / float(np.exp(differences, out=differences).sum())
