@@ -10,7 +10,7 @@ import pytest
 
 from bmoe_core import LlamaModel, LlamaTarget, Tally, generate, open_source
 from bmoe_core.testing import ScriptedSource
-from bmoe_core.testing.models import END_OF_TEXT, N_VOCAB
+from bmoe_core.testing.models import END_OF_TEXT, N_VOCAB, f32_cache
 
 Load = Callable[[str], LlamaModel]
 
@@ -19,7 +19,7 @@ PROMPTS = [b"The bridge", b"x = 1\nx = 1\nx =", b"\x00\xff", b"aaaaaaaaaaaaaaaa"
 
 
 def plain_tokens(model: LlamaModel, prompt: bytes, n_predict: int = N_PREDICT) -> list[int]:
-    with LlamaTarget(model, n_ctx=128, n_threads=1) as target:
+    with LlamaTarget(model, n_ctx=128, n_threads=1, prepare=f32_cache) as target:
         generation = generate(target, list(prompt), n_predict=n_predict)
         list(generation)
         return generation.tokens
@@ -77,6 +77,7 @@ def test_an_adversary_changes_nothing(load: Load, kind: str, rollback: str, widt
         model,
         n_ctx=128,
         n_threads=1,
+        prepare=f32_cache,
         max_draft=width,
         rollback=rollback,  # type: ignore[arg-type]
     ) as target:
@@ -116,7 +117,7 @@ def test_prompt_lookup_changes_nothing(load: Load, kind: str, width: int) -> Non
     model = load(kind)
     prompt = b"one two three one two three one two"
     expected = plain_tokens(model, prompt, n_predict=1000)
-    with LlamaTarget(model, n_ctx=128, n_threads=1, max_draft=width) as target:
+    with LlamaTarget(model, n_ctx=128, n_threads=1, prepare=f32_cache, max_draft=width) as target:
         source = open_source("ngram", {"min_match": 1})
         generation = generate(
             target, list(prompt), source=source, width=width, n_predict=1000, strict=True
@@ -130,7 +131,7 @@ def test_a_second_turn_goes_on_from_the_kept_state(load: Load, kind: str) -> Non
     """Two speculated runs, the second on the memory of the first, equal one plain run."""
     model = load(kind)
     plain = plain_tokens(model, PROMPTS[0], n_predict=60)
-    with LlamaTarget(model, n_ctx=128, n_threads=1, max_draft=4) as target:
+    with LlamaTarget(model, n_ctx=128, n_threads=1, prepare=f32_cache, max_draft=4) as target:
         first = generate(
             target, list(PROMPTS[0]), source=adversary(plain, 1), width=4, n_predict=25
         )
@@ -153,7 +154,7 @@ def test_a_prompt_of_several_batches(load: Load) -> None:
     prompt = [token % 256 for token in range(0, 7 * 700, 7)]
     answers = []
     for source in (None, open_source("ngram")):
-        with LlamaTarget(model, n_ctx=1000, n_threads=1, max_draft=3) as target:
+        with LlamaTarget(model, n_ctx=1000, n_threads=1, prepare=f32_cache, max_draft=3) as target:
             assert len(prompt) > target.n_batch
             generation = generate(target, prompt, source=source, n_predict=20)
             list(generation)

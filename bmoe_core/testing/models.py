@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -234,6 +235,35 @@ def write_recurrent(path: Path, seed: int = 0) -> None:
         model.tensor(f"{block}.ssm_d", np.ones(n_inner))
         model.weight(f"{block}.ssm_out", N_EMBD, n_inner)
     model.finish()
+
+
+def f32_cache(context_params: Any) -> None:
+    """For a target's ``prepare``: keys and values in f32, so that nothing is rounded to f16."""
+    # GGML_TYPE_F32 of ggml.h; llama.cpp's default is f16.
+    context_params.type_k = context_params.type_v = 0
+
+
+def write_f32_copy(source: Path, out: Path) -> None:
+    """The same model with its f16 weights as f32.
+
+    On f16 a near tie of a router or of two tokens may fall either way between a batch and single
+    decodes; equality of answers is a matter for f32.
+    """
+    reader = gguf.GGUFReader(source)
+    architecture = reader.fields[gguf.Keys.General.ARCHITECTURE].contents()
+    writer = gguf.GGUFWriter(out, architecture)
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name == gguf.Keys.General.ARCHITECTURE:
+            continue
+        item = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(field.name, field.contents(), field.types[0], item)
+    for tensor in reader.tensors:
+        data = tensor.data.astype(np.float32) if tensor.data.dtype == np.float16 else tensor.data
+        writer.add_tensor(tensor.name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 WRITERS: dict[str, Callable[..., None]] = {

@@ -27,6 +27,7 @@ from bmoe_core import (
 )
 from bmoe_core.cli import main
 from bmoe_core.testing import FakeTarget
+from bmoe_core.testing.models import f32_cache
 
 N_CTX = 256
 PROMPT = list(b"def main():\n    pass\n")
@@ -37,7 +38,9 @@ def opened(
     model: LlamaModel, source: OpenSource, *, max_draft: int = 8, n_ctx: int = N_CTX
 ) -> Iterator[LlamaTarget]:
     """A target that the source has taken."""
-    with LlamaTarget(model, n_ctx=n_ctx, max_draft=max_draft, n_threads=1) as target:
+    with LlamaTarget(
+        model, n_ctx=n_ctx, max_draft=max_draft, n_threads=1, prepare=f32_cache
+    ) as target:
         source.open(target)
         yield target
         source.close()
@@ -46,7 +49,7 @@ def opened(
 def plain(
     model: LlamaModel, prompt: Sequence[int], n_predict: int, n_ctx: int = N_CTX
 ) -> list[int]:
-    with LlamaTarget(model, n_ctx=n_ctx, n_threads=1) as target:
+    with LlamaTarget(model, n_ctx=n_ctx, n_threads=1, prepare=f32_cache) as target:
         generation = generate(target, prompt, n_predict=n_predict)
         list(generation)
         return generation.tokens
@@ -285,7 +288,7 @@ class TestRefusals:
         """Never a wrong silent draft."""
         monkeypatch.setattr("bmoe_mtp.source.n_heads", lambda model: 3)
         with (
-            LlamaTarget(model, n_ctx=64, n_threads=1) as target,
+            LlamaTarget(model, n_ctx=64, n_threads=1, prepare=f32_cache) as target,
             pytest.raises(SourceUnavailable, match="has 3 multi-token-prediction heads"),
         ):
             open_source("mtp").open(target)
@@ -313,7 +316,7 @@ class TestRefusals:
         self, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Said in a sentence, and nothing is left behind."""
-        with LlamaTarget(model, n_ctx=64, n_threads=1) as target:
+        with LlamaTarget(model, n_ctx=64, n_threads=1, prepare=f32_cache) as target:
             monkeypatch.setattr(
                 nextn.llama_cpp, "llama_init_from_model", lambda model, params: None
             )
@@ -330,7 +333,7 @@ class TestClosing:
     def test_sources_can_be_switched_on_one_target(self, model: LlamaModel) -> None:
         """mtp, then ngram, then none, then mtp again; a closed source drafts nothing."""
         expected = plain(model, PROMPT, 40)
-        with LlamaTarget(model, n_ctx=N_CTX, max_draft=3, n_threads=1) as target:
+        with LlamaTarget(model, n_ctx=N_CTX, max_draft=3, n_threads=1, prepare=f32_cache) as target:
             for name in ("mtp", "ngram", None, "mtp"):
                 target.clear()
                 source = open_source(name) if name else None
