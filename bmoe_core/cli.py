@@ -127,8 +127,8 @@ class _Run:
             source.open(target)
             if target.max_rollback < options.draft:
                 self._warn(
-                    f"drafts are cut to {target.max_rollback} tokens, the most that {source.name} "
-                    "leaves room to take back"
+                    f"drafts are cut to {target.max_rollback} tokens, the most that can be taken "
+                    "back here"
                 )
         self.load_s = time.perf_counter() - started
         return target, tokens

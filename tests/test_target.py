@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llama_cpp import llama_cpp
 
 from bmoe_core import (
     BmoeError,
@@ -104,6 +105,24 @@ class TestModelFiles:
         LlamaModel(model_paths["dense"], on_progress=shares.append).close()
         assert shares == sorted(shares)
         assert shares[-1] == 1.0
+
+    @pytest.mark.parametrize(
+        ("system", "extra"), [(b"AMX_INT8 = 1 | ", False), (b"AVX2 = 1", True)]
+    )
+    def test_amx_kernels_are_not_chosen(
+        self,
+        model_paths: dict[str, Path],
+        monkeypatch: pytest.MonkeyPatch,
+        system: bytes,
+        extra: bool,
+    ) -> None:
+        """Where they are compiled in they may die of an illegal instruction."""
+        monkeypatch.setattr(llama_cpp, "llama_print_system_info", lambda: system)
+        seen: list[bool] = []
+        LlamaModel(
+            model_paths["dense"], prepare=lambda params: seen.append(params.use_extra_bufts)
+        ).close()
+        assert seen == [extra]
 
     def test_prepare_may_change_the_parameters(self, model_paths: dict[str, Path]) -> None:
         """It is called before the load: a vocabulary without weights is what it asked for."""
@@ -268,8 +287,6 @@ class TestRecurrentRollback:
 
     def test_plain_decoding_keeps_no_snapshots(self, load: Load) -> None:
         """Each would be real memory, and slows every decode."""
-        from llama_cpp import llama_cpp
-
         with target_of(load("hybrid-moe")) as target:
             assert llama_cpp.llama_n_rs_seq(target.ctx) == 0
             assert target.max_rollback == 0
