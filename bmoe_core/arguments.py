@@ -16,13 +16,12 @@ from bmoe_core.errors import (
     SourceOptionError,
     UsageError,
 )
+from bmoe_core.limits import MAX_THREADS
 from bmoe_core.loop import DEFAULT_WIDTH, MAX_WIDTH
 from bmoe_core.options import SourceOption, describe, options_of, switch
 from bmoe_core.sources import InstalledSource, choose_source, find_source, installed_sources
 
 MAX_N_CTX = 2**24
-MAX_THREADS = 512
-"""GGML_MAX_N_THREADS of ggml.h, above which llama.cpp crashes."""
 
 DESCRIPTION = (
     "Run a GGUF model with speculative decoding: a draft source proposes tokens, the model "

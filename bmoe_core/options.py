@@ -14,8 +14,6 @@ from attrs import frozen
 
 from bmoe_core.errors import SourceContractError, SourceOptionError, summarize
 
-ANNOTATIONS = "__annotations__"
-
 
 @frozen
 class ValueType:
@@ -146,7 +144,7 @@ def _resolved_type(name: str, source_class: type, attribute: attrs.Attribute[Any
         (
             base
             for base in source_class.__mro__
-            if attribute.name in vars(base).get(ANNOTATIONS, ())
+            if attribute.name in vars(base).get("__annotations__", ())
         ),
         source_class,
     )

@@ -19,6 +19,7 @@ from bmoe_core.errors import (
     RollbackUnsupportedError,
     UsageError,
 )
+from bmoe_core.limits import MAX_THREADS
 from bmoe_core.target import log
 from bmoe_core.target.memory import (
     SEQUENCE,
@@ -32,10 +33,7 @@ DEFAULT_N_CTX = 4096
 N_BATCH = 512
 """Most tokens a decode: as many as llama.cpp computes at once, so a long prompt shows progress."""
 
-
 MAX_N_CTX = 2**31 - 1
-MAX_THREADS = 512
-"""GGML_MAX_N_THREADS of ggml.h, above which llama.cpp crashes."""
 
 
 def default_n_threads() -> int:
@@ -111,17 +109,11 @@ class LlamaTarget:
         if prepare is not None:
             prepare(params)
         asked_to_draft = max_draft > 0
-        max_draft = min(max_draft, int(params.n_rs_seq), int(params.n_outputs_max or 2**31) - 1)
-        params.n_rs_seq = 0
-        if keeps_snapshots:
-            # llama.cpp aborts where a batch is not longer than what it keeps of it.
-            n_ubatch = min(int(params.n_ctx), int(params.n_batch), int(params.n_ubatch))
-            max_draft = min(max_draft, max(n_ubatch - 2, 0))
-            params.n_rs_seq = max_draft
-            if asked_to_draft and max_draft == 0:
-                raise ContextError(
-                    f"a context of {params.n_ctx} positions is too small to draft in: raise it (-c)"
-                )
+        max_draft = _settle_width(params, max_draft, keeps_snapshots)
+        if asked_to_draft and keeps_snapshots and max_draft == 0:
+            raise ContextError(
+                f"a context of {params.n_ctx} positions is too small to draft in: raise it (-c)"
+            )
         self._ctx = _make_context(model, params)
         self.n_ctx = int(params.n_ctx)
         """Positions it holds; llama.cpp may have rounded its own number up."""
@@ -283,6 +275,18 @@ class LlamaTarget:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _settle_width(params: Any, max_draft: int, keeps_snapshots: bool) -> int:
+    """The draft width that ``params`` leave room for; sets the number of snapshots to it."""
+    width = min(max_draft, int(params.n_rs_seq), int(params.n_outputs_max or 2**31) - 1)
+    if not keeps_snapshots:
+        params.n_rs_seq = 0
+        return width
+    # llama.cpp aborts where a batch is not longer than what it keeps of it.
+    n_ubatch = min(int(params.n_ctx), int(params.n_batch), int(params.n_ubatch))
+    params.n_rs_seq = min(width, max(n_ubatch - 2, 0))
+    return int(params.n_rs_seq)
 
 
 def _make_context(model: LlamaModel, params: Any) -> Any:

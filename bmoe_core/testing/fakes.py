@@ -131,9 +131,7 @@ class ScriptedSource:
         asked: the calls of ``draft``: the history's length, and the room.
     """
 
-    script: Callable[[npt.NDArray[np.int32], int], Any] = field(
-        default=lambda tokens, n_max: None, init=True
-    )
+    script: Callable[[npt.NDArray[np.int32], int], Any] = field(default=lambda tokens, n_max: None)
     name: str = field(default="scripted", init=False)
     observed: list[tuple[list[int], int]] = field(factory=list, init=False)
     asked: list[tuple[int, int]] = field(factory=list, init=False)

@@ -27,7 +27,7 @@ from .model import DemoModel
 from .optim import optimizers
 from .runner import Runner
 from .samples import Samples
-from .train import CHECKPOINT_S, SEED, Log, fuse, rate, validate
+from .train import CHECKPOINT_S, SEED, Log, descend, fuse, rate, scale_rates, validate
 
 N_GRAM = 4
 ONSET = 32  # what follows the start of a loop is the loop's fault; only its start is unlearned
@@ -131,18 +131,13 @@ def main() -> None:
         loops = LoopRows(model, train, args.corpus / "tokenizer.json", run.step)
         for _ in range(STEPS_PER_ROUND):
             factor = rate(run.step, run.decay_at, args.decay_steps)
-            for engine, full in zip(engines, full_rates, strict=True):
-                engine.param_groups[0]["lr"] = full * factor
+            scale_rates(engines, full_rates, factor)
             # Far into the data schedule: the late mixture, and rows the main run did not draw.
             batch = train.batch(1_000_000 + run.step, ROWS - LOOP_ROWS)
             own, unwanted = loops.pick(np.random.default_rng((SEED, 1, run.step)))
             tokens = torch.cat((torch.from_numpy(batch.tokens), own))
             losses = antiloop_losses(model, tokens[:, :-1], tokens[:, 1:], unwanted, HEAD_ROWS)
-            losses.total.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for engine in engines:
-                engine.step()
-                engine.zero_grad()
+            descend(model, engines, losses)
             log.add(losses, batch.kinds)
             run.step += 1
         log.line(f"share of repeats in this round's texts: {loops.share:.3f}")

@@ -13,6 +13,7 @@ import argparse
 import os
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,23 @@ def rate(step: int, decay_at: int, decay_steps: int) -> float:
     if step < decay_at:
         return min(1.0, (step + 1) / WARM_UP)
     return max(0.0, 1 - (step - decay_at) / decay_steps)
+
+
+def scale_rates(
+    engines: Sequence[torch.optim.Optimizer], full_rates: Sequence[float], factor: float
+) -> None:
+    """Set each engine's learning rate to its share of the full one."""
+    for engine, full in zip(engines, full_rates, strict=True):
+        engine.param_groups[0]["lr"] = full * factor
+
+
+def descend(model: DemoModel, engines: Sequence[torch.optim.Optimizer], losses: Losses) -> None:
+    """One optimizer step down the gradient of the total loss, clipped to a norm of 1."""
+    losses.total.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for engine in engines:
+        engine.step()
+        engine.zero_grad()
 
 
 def fuse(model: DemoModel) -> None:
@@ -145,8 +163,7 @@ def main() -> None:
         if run.step < run.decay_at and (args.out / "decay-now").exists():
             run.decay_at = run.step
         factor = rate(run.step, run.decay_at, args.decay_steps)
-        for engine, full in zip(engines, full_rates, strict=True):
-            engine.param_groups[0]["lr"] = full * factor
+        scale_rates(engines, full_rates, factor)
         batch = train.batch(args.first_step + run.step, args.rows)
         tokens = torch.from_numpy(batch.tokens)
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
@@ -155,11 +172,7 @@ def main() -> None:
         else:
             distil = run.step >= run.decay_at
             losses = training_losses(model, inputs, targets, args.head_rows, distil)
-        losses.total.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for engine in engines:
-            engine.step()
-            engine.zero_grad()
+        descend(model, engines, losses)
         log.add(losses, batch.kinds)
         run.step += 1
         if run.step % 25 == 0:
