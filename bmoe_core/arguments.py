@@ -22,6 +22,8 @@ from bmoe_core.options import SourceOption, describe, options_of, switch
 from bmoe_core.sources import InstalledSource, choose_source, find_source, installed_sources
 
 MAX_N_CTX = 2**24
+MAX_CACHE_MB = 2**24
+AUTO = "auto"
 
 DESCRIPTION = (
     "Run a GGUF model with speculative decoding: a draft source proposes tokens, the model "
@@ -93,6 +95,14 @@ def _bounded(low: int, high: int | None = None) -> Any:
     return convert
 
 
+def _cache_mb(text: str) -> int | str:
+    if text == AUTO:
+        return text
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_CACHE_MB:
+        raise argparse.ArgumentTypeError(f"takes {AUTO} or 1 to {MAX_CACHE_MB}, not {text!r}")
+    return int(text)
+
+
 def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
     parser = _Parser(
         prog="bmoe",
@@ -155,6 +165,21 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
     output = parser.add_argument_group("output")
     output.add_argument(
         "--json", metavar="PATH", help="write the run's record as JSON; - for stdout"
+    )
+    output.add_argument(
+        "--csv", metavar="PATH", help="write a CSV file with a row a token as the run goes"
+    )
+    output.add_argument(
+        "--routing",
+        action="store_true",
+        help="read which experts a mixture-of-experts model is routed to; slows the run",
+    )
+    output.add_argument(
+        "--cache-mb",
+        metavar="N|auto",
+        type=_cache_mb,
+        help="with --routing, which it implies: model a cache of experts of N MiB; auto: of the "
+        "memory available",
     )
     output.add_argument("--quiet", action="store_true", help="no progress and no report")
     output.add_argument("-h", "--help", action="store_true", help="show this and exit")

@@ -7,22 +7,27 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from bmoe_core.arguments import Arguments, parse
+from bmoe_core.accounts import Accounts
+from bmoe_core.arguments import AUTO, Arguments, parse
 from bmoe_core.console import Progress, TextStream, abandon_stdout, say, tolerate_encodings
+from bmoe_core.csv_log import CsvLog
 from bmoe_core.errors import BmoeError, PromptTooLongError, RunError, UsageError, summarize
 from bmoe_core.files import OutputFile, read_prompt
+from bmoe_core.footprint import Footprint
 from bmoe_core.listing import describe_sources
 from bmoe_core.loop import Generation, generate
 from bmoe_core.models import demo_model
+from bmoe_core.routing.cache import CacheSize
 from bmoe_core.sources import NO_SOURCE, OpenSource, open_source
-from bmoe_core.telemetry import RunRecord, Tally, report_lines
-from bmoe_core.usage import Usage
+from bmoe_core.telemetry import RunRecord
 
 if TYPE_CHECKING:
+    from bmoe_core.routing.tap import RouterTap
     from bmoe_core.target.llama import LlamaTarget
     from bmoe_core.target.model import LlamaModel
 
@@ -68,11 +73,11 @@ class _Run:
 
     arguments: Arguments
     progress: Progress = field(init=False)
-    tally: Tally = field(factory=Tally, init=False)
+    accounts: Accounts = field(init=False)
     warnings: list[str] = field(factory=list, init=False)
     load_s: float = field(default=0.0, init=False)
-    prefilled: Usage | None = field(default=None, init=False)
     record_file: OutputFile | None = field(default=None, init=False)
+    csv_file: OutputFile | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.progress = Progress(sys.stderr, enabled=not self.arguments.options.quiet)
@@ -84,9 +89,7 @@ class _Run:
         prompt = read_prompt(options.prompt, options.file)
         with contextlib.ExitStack() as stack:
             stack.callback(self.progress.clear)
-            if options.json not in (None, STDOUT):
-                self.record_file = OutputFile(options.json)
-                stack.callback(self.record_file.discard)
+            self._open_files(stack)
             if options.model is None:
                 options.model = demo_model()
                 if not options.quiet:
@@ -95,6 +98,17 @@ class _Run:
                     )
             target, tokens = self._load(stack, source, prompt)
             return self._generate(target, tokens, source)
+
+    def _open_files(self, stack: contextlib.ExitStack) -> None:
+        options = self.arguments.options
+        if options.json not in (None, STDOUT):
+            self.record_file = OutputFile(options.json)
+            stack.callback(self.record_file.close)
+        if options.csv is not None:
+            self.csv_file = OutputFile(options.csv)
+            stack.callback(self.csv_file.close)
+        if self.record_file and self.csv_file and self.csv_file.is_same_file(self.record_file):
+            raise UsageError(f"--csv and --json both write to {options.csv}: give them two files")
 
     def _load(
         self, stack: contextlib.ExitStack, source: OpenSource | None, prompt: str
@@ -113,6 +127,7 @@ class _Run:
         tokens = model.tokenize(prompt)
         n_ctx = options.ctx_size or default_n_ctx(model)
         self._check_context(model, len(tokens), n_ctx)
+        tap = self._make_tap(model)
         target = stack.enter_context(
             LlamaTarget(
                 model,
@@ -120,6 +135,7 @@ class _Run:
                 max_draft=options.draft if source else 0,
                 n_threads=options.threads,
                 prepare=source.prepare_context if source else None,
+                tap=tap,
             )
         )
         if source is not None:
@@ -131,7 +147,43 @@ class _Run:
                     "back here"
                 )
         self.load_s = time.perf_counter() - started
+        self._open_accounts(model, target, source, tap, len(tokens))
         return target, tokens
+
+    def _make_tap(self, model: LlamaModel) -> RouterTap | None:
+        options = self.arguments.options
+        if not model.n_expert or not (options.routing or options.cache_mb):
+            return None
+        from bmoe_core.routing.tap import RouterTap
+
+        return RouterTap()
+
+    def _open_accounts(
+        self,
+        model: LlamaModel,
+        target: LlamaTarget,
+        source: OpenSource | None,
+        tap: RouterTap | None,
+        n_prompt: int,
+    ) -> None:
+        options = self.arguments.options
+        cache_size: CacheSize | None = None
+        if options.cache_mb is not None:
+            automatic = options.cache_mb == AUTO
+            cache_size = CacheSize.automatic() if automatic else CacheSize(options.cache_mb)
+        self.accounts = Accounts(
+            source=self.arguments.source or NO_SOURCE,
+            tap=tap,
+            cache_size=cache_size,
+            csv=CsvLog(self.csv_file, options.n_predict) if self.csv_file else None,
+            no_experts=tap is None and (options.routing or cache_size is not None),
+        )
+        if self.accounts.csv is not None:
+            facts = _facts(model, target, source)
+            facts["n_prompt"], facts["n_predict"] = n_prompt, options.n_predict
+            facts["draft"] = min(options.draft, target.max_rollback)
+            facts["modelled_cache"] = "" if cache_size is None else cache_size
+            self.accounts.csv.begin(facts)
 
     def _check_context(self, model: LlamaModel, n_prompt: int, n_ctx: int) -> None:
         if n_prompt >= n_ctx:
@@ -161,7 +213,7 @@ class _Run:
         try:
             for step in generation:
                 self.progress.clear()
-                self.tally.add(step)
+                self.accounts.add(step, generation.wall_s)
                 text.write(target.detokenize(step.tokens))
         except RunError as error:
             failure = error
@@ -177,6 +229,10 @@ class _Run:
             self._warn(str(generation.source_failure))
         if failure is not None:
             self.warnings.append(str(failure))
+        self.accounts.finish(generation.finish_reason.value)
+        csv = self.accounts.csv
+        if csv is not None and csv.failure is not None:
+            self._warn(csv.failure)
         self._report(target, source)
         try:
             self._record(generation, text.text)
@@ -191,12 +247,12 @@ class _Run:
     def _on_prefill(self, n_done: int, n_prompt: int) -> None:
         self.progress.show(f"reading the prompt: {n_done} of {n_prompt} tokens")
         if n_done == n_prompt:
-            self.prefilled = Usage.now()
+            self.accounts.end_prefill()
 
     def _report(self, target: LlamaTarget, source: OpenSource | None) -> None:
         if self.arguments.options.quiet:
             return
-        lines = report_lines(self.arguments.source or NO_SOURCE, self.tally.summary)
+        lines = self.accounts.lines()
         if source is not None:
             lines += source.report()
         if target.rollback_mib:
@@ -208,16 +264,16 @@ class _Run:
         options = self.arguments.options
         if options.json is None:
             return
-        used = Usage.now().since(self.prefilled or Usage.now())
         record = RunRecord(
             source=self.arguments.source or NO_SOURCE,
             model=str(options.model),
             n_prompt=generation.n_prompt,
-            summary=self.tally.summary,
+            summary=self.accounts.summary,
             wall_s=generation.wall_s,
             prefill_s=generation.prefill_s,
             load_s=self.load_s,
-            usage=used,
+            footprint=Footprint.now(),
+            routing=self.accounts.routing_record(),
             finish_reason=generation.finish_reason.value,
             warnings=self.warnings,
             tokens=generation.tokens[generation.n_prompt :],
@@ -240,3 +296,22 @@ class _Run:
         self.warnings.append(text)
         self.progress.clear()
         say(f"bmoe: warning: {text}")
+
+
+def _facts(model: LlamaModel, target: LlamaTarget, source: OpenSource | None) -> dict[str, object]:
+    """What runs, as resolved."""
+    name = source.name if source is not None else NO_SOURCE
+    options = source.options if source is not None else {}
+    return {
+        "engine": f"bmoe-core {version('bmoe-core')}",
+        "llama_cpp_python": version("llama-cpp-python"),
+        "model": model.path,
+        "architecture": model.architecture,
+        "n_layer": model.n_layer,
+        "n_expert": model.n_expert,
+        "n_expert_used": model.n_expert_used,
+        "n_threads": target.n_threads,
+        "n_ctx": target.n_ctx,
+        "spec": name,
+        **{f"{name}.{option}": value for option, value in options.items()},
+    }

@@ -10,7 +10,8 @@
     ├── ModelError                 the model cannot be used
     │   ├── ModelFileError
     │   ├── ContextError
-    │   └── RollbackUnsupportedError
+    │   ├── RollbackUnsupportedError
+    │   └── RoutingUnsupportedError
     ├── SourceError                the draft source cannot be used
     │   ├── UnknownSourceError
     │   ├── SourceConflictError
@@ -93,6 +94,10 @@ class ContextError(ModelError):
 
 class RollbackUnsupportedError(ModelError):
     """Drafts were asked for on a model whose memory cannot take a rejected draft back."""
+
+
+class RoutingUnsupportedError(ModelError):
+    """The routing was asked for, and the installed llama.cpp does not let it be read."""
 
 
 class SourceError(BmoeError):

@@ -65,9 +65,12 @@ def _decode(data: bytes, what: str) -> str:
 
 
 class OutputFile:
-    """A file that is opened before a run, so as to be refused early, and written after it.
+    """A file that is opened before a run, so as to be refused early, and written later.
 
     What it held stays until then; a file that was made for it goes again if nothing is written.
+
+    Attributes:
+        path: the file, as it was given.
     """
 
     def __init__(self, path: str) -> None:
@@ -76,7 +79,7 @@ class OutputFile:
         Raises:
             OutputFileError: that cannot be done.
         """
-        self._path = path
+        self.path = path
         try:
             self._is_new = not os.path.lexists(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
@@ -84,31 +87,43 @@ class OutputFile:
             reason = getattr(error, "strerror", None) or error
             raise OutputFileError(f"{path} cannot be written: {reason}") from None
         self._is_regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        self._begun = False
+
+    def append(self, text: str) -> None:
+        """Write ``text`` in UTF-8 at once; the first call drops what the file held.
+
+        Raises:
+            OSError: the disk is full, or the like.
+        """
+        if self._is_regular and not self._begun:
+            os.ftruncate(self._descriptor, 0)
+        self._begun = True
+        # A file name that is no UTF-8 is written in the escapes of JSON.
+        data = text.encode("utf-8", errors="backslashreplace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def is_same_file(self, other: OutputFile) -> bool:
+        """Whether both write to one file."""
+        return self._is_regular and os.path.sameopenfile(self._descriptor, other._descriptor)
 
     def write(self, text: str) -> None:
-        """Replace the content, in UTF-8, and close the file.
+        """Replace the content.
 
         Raises:
             RunError: the disk is full, or the like.
         """
         try:
-            if self._is_regular:
-                os.ftruncate(self._descriptor, 0)
-            # A file name that is no UTF-8 is written in the escapes of JSON.
-            with os.fdopen(
-                self._descriptor, "w", encoding="utf-8", errors="backslashreplace"
-            ) as file:
-                self._is_new = False
-                file.write(text)
+            self.append(text)
         except OSError as error:
             raise RunError(
-                f"the record could not be written to {self._path}: {error.strerror}; "
+                f"the record could not be written to {self.path}: {error.strerror}; "
                 "the answer above is complete"
             ) from error
 
-    def discard(self) -> None:
-        """Remove the file where it was made for nothing."""
-        if self._is_new and self._is_regular:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
-                os.unlink(self._path)
+    def close(self) -> None:
+        """Close the file, and remove it where it was made for nothing."""
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+            if self._is_new and self._is_regular and not self._begun:
+                os.unlink(self.path)

@@ -23,6 +23,7 @@ from bmoe_core.errors import (
     UsageError,
 )
 from bmoe_core.guard import Source, SourceGuard
+from bmoe_core.meter import Meter
 from bmoe_core.steps import FinishReason, SourceFailure, Step
 
 if TYPE_CHECKING:
@@ -182,32 +183,39 @@ class Generation:
         self._steps.close()
 
     def _run(self) -> Generator[Step, None, None]:
-        target, guard = self._target, self._guard
+        target, guard, meter = self._target, self._guard, Meter()
         _serving[target] = self._ticket
         try:
             settled = int(self._pick(self._prefill()))
             while not self._ends_before(settled):
+                began = time.perf_counter()
                 self._lent[len(self.tokens)] = settled
                 draft = guard.draft(self._history(len(self.tokens) + 1), self._room())
                 drafted = list(draft.tokens)
 
-                started = time.perf_counter()
+                meter.start()
                 rows = target.decode([settled, *drafted], n_rows=1 + len(drafted))
                 n_accepted, next_settled = self._accept(rows, drafted)
-                decode_s = time.perf_counter() - started
+                meter.stop()
 
                 confirmed = [settled, *drafted[:n_accepted]]
                 if target.is_eog(confirmed[-1]):
                     confirmed.pop()
                 guard.observe(confirmed, len(self.tokens))
-                decode_s += self._confirm(confirmed)
+                if target.n_past != len(self.tokens) + len(confirmed):
+                    meter.start()
+                    target.roll_back(len(self.tokens) + len(confirmed))
+                    meter.stop()
+                self._confirm(confirmed)
 
+                decode, draft_s = meter.take(), guard.take_seconds()
                 yield Step(
                     tokens=tuple(confirmed),
                     n_drafted=len(drafted),
                     n_accepted=n_accepted,
-                    decode_s=decode_s,
-                    draft_s=guard.take_seconds(),
+                    decode=decode,
+                    draft_s=draft_s,
+                    loop_s=time.perf_counter() - began - decode.wall_s - draft_s,
                     evidence=draft.evidence,
                 )
                 if not self._is_served():
@@ -288,16 +296,12 @@ class Generation:
             choice = int(self._pick(rows[i + 1]))
         return len(drafted), choice
 
-    def _confirm(self, confirmed: Sequence[int]) -> float:
-        """Drop what was rejected and count what was confirmed; the seconds it took."""
-        started = time.perf_counter()
+    def _confirm(self, confirmed: Sequence[int]) -> None:
+        """Count what was confirmed, which the target holds."""
         end = len(self.tokens) + len(confirmed)
-        if self._target.n_past != end:
-            self._target.roll_back(end)
         self._lent[len(self.tokens) : end] = confirmed
         self.tokens.extend(confirmed)
         self.n_past = end
-        return time.perf_counter() - started
 
     def _history(self, n: int) -> npt.NDArray[np.int32]:
         view = self._lent[:n]

@@ -109,6 +109,18 @@ def options_of(name: str, source_class: type) -> tuple[SourceOption, ...]:
     return tuple(options.values())
 
 
+def values_of(plugin: object) -> dict[str, Any]:
+    """The values that a source's options have, by the option's name; empty for no attrs class."""
+    source_class = type(plugin)
+    if not attrs.has(source_class):
+        return {}
+    return {
+        attribute.alias or attribute.name: getattr(plugin, attribute.name)
+        for attribute in attrs.fields(source_class)
+        if attribute.init
+    }
+
+
 def construct(name: str, source_class: type, values: Mapping[str, Any]) -> Any:
     """An instance of a source's class with some of its fields set.
 

@@ -23,7 +23,7 @@ from bmoe_core.errors import (
     summarize,
 )
 from bmoe_core.hookspecs import PROJECT_NAME, DraftSource
-from bmoe_core.options import construct
+from bmoe_core.options import construct, values_of
 from bmoe_core.target.protocol import Target
 
 ENTRY_POINT_GROUP = "bmoe.draft_sources"
@@ -177,6 +177,11 @@ class OpenSource:
         hook = self.manager.hook
         # Bound once: these are called every step.
         self._begin, self._observe, self._draft = hook.begin, hook.observe, hook.draft
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The values of its options, such as ``{"min_match": 3}``."""
+        return values_of(self.plugin)
 
     def prepare_model(self, model_params: Any) -> None:
         """See :meth:`DraftSource.prepare_model`; raises as :meth:`open` does."""

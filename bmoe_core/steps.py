@@ -7,6 +7,8 @@ from collections.abc import Hashable, Sequence
 
 from attrs import field, frozen
 
+from bmoe_core.meter import Cost
+
 
 class FinishReason(str, enum.Enum):
     """Why a generation ended."""
@@ -54,17 +56,24 @@ class Step:
         n_drafted: draft tokens in the verify decode; 0 for a plain decode.
         n_accepted: draft tokens that the target confirmed; at most ``n_drafted``.
         evidence: the draft's, or None.
-        decode_s: seconds in the target: the decode, the choice of tokens from its rows, and the
-            rollback of what it rejected.
+        decode: what was spent in the target: the decode, the choice of tokens from its rows, and
+            the rollback of what it rejected.
         draft_s: seconds in the source: drafting, and observing what was confirmed.
+        loop_s: seconds between the two: what the loop itself costs.
     """
 
     tokens: tuple[int, ...]
     n_drafted: int
     n_accepted: int
-    decode_s: float
+    decode: Cost
     draft_s: float
+    loop_s: float = 0.0
     evidence: Hashable | tuple[Hashable, ...] = field(default=None, repr=False)
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds in the target."""
+        return self.decode.wall_s
 
     @property
     def drafted(self) -> bool:

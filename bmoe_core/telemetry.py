@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import define, frozen
 
+from bmoe_core.footprint import Footprint
+from bmoe_core.meter import NO_COST, Cost
 from bmoe_core.steps import Step
-from bmoe_core.usage import Usage
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -26,8 +27,9 @@ class Summary:
         n_drafted_steps: decodes that verified a draft.
         n_drafted: draft tokens verified.
         n_accepted: draft tokens accepted.
-        decode_s: seconds in the target after the prefill.
+        decode: what was spent in the target after the prefill.
         draft_s: seconds in the source after the prefill: drafting and catching up.
+        loop_s: seconds in the loop itself.
     """
 
     n_generated: int = 0
@@ -35,8 +37,14 @@ class Summary:
     n_drafted_steps: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
-    decode_s: float = 0.0
+    decode: Cost = NO_COST
     draft_s: float = 0.0
+    loop_s: float = 0.0
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds in the target after the prefill."""
+        return self.decode.wall_s
 
     @property
     def acceptance(self) -> float | None:
@@ -68,6 +76,17 @@ class Summary:
         """Seconds in the source a token."""
         return ratio(self.draft_s, self.n_generated)
 
+    @property
+    def cpu_s_per_token(self) -> float | None:
+        """Processor seconds in the target a token, over all threads."""
+        return ratio(self.decode.cpu_s, self.n_generated)
+
+    @property
+    def majflt_per_token(self) -> float | None:
+        """Major page faults in the target a token; None also where they are not reported."""
+        majflt = self.decode.majflt
+        return None if majflt is None else ratio(majflt, self.n_generated)
+
 
 @define
 class Tally:
@@ -84,8 +103,9 @@ class Tally:
             n_drafted_steps=before.n_drafted_steps + step.drafted,
             n_drafted=before.n_drafted + step.n_drafted,
             n_accepted=before.n_accepted + step.n_accepted,
-            decode_s=before.decode_s + step.decode_s,
+            decode=before.decode + step.decode,
             draft_s=before.draft_s + step.draft_s,
+            loop_s=before.loop_s + step.loop_s,
         )
 
 
@@ -137,8 +157,8 @@ class RunRecord:
         wall_s: seconds from the end of the prefill to the end, everything included.
         prefill_s: seconds to the first settled token.
         load_s: seconds to load the model and make its context.
-        usage: processor time and major page faults from the end of the prefill to the end, and
-            the memory then.
+        footprint: the memory at the end.
+        routing: the figures of the routing, or None where it was not read.
         finish_reason: why the generation ended.
         warnings: what the user was warned of.
         tokens: the generated token ids.
@@ -152,7 +172,8 @@ class RunRecord:
     wall_s: float
     prefill_s: float
     load_s: float
-    usage: Usage
+    footprint: Footprint
+    routing: Mapping[str, Any] | None
     finish_reason: str
     warnings: Sequence[str]
     tokens: Sequence[int]
@@ -176,16 +197,20 @@ class RunRecord:
             "coverage": summary.coverage,
             "decode_s": summary.decode_s,
             "draft_s": summary.draft_s,
+            "loop_s": summary.loop_s,
             "reported_tok_s": summary.reported_tok_s,
             "effective_tok_s": summary.effective_tok_s,
             "wall_tok_s": ratio(n, self.wall_s),
             "prefill_s": self.prefill_s,
             "load_s": self.load_s,
-            "majflt_per_token": (
-                None if self.usage.majflt is None else ratio(self.usage.majflt, n)
-            ),
-            "cpu_s_per_token": ratio(self.usage.cpu_s, n),
-            "rss_mib": self.usage.rss_mib,
+            "majflt_per_token": summary.majflt_per_token,
+            "cpu_s_per_token": summary.cpu_s_per_token,
+            "rss_mib": self.footprint.rss_mib,
+            "rss_anon_mib": self.footprint.rss_anon_mib,
+            "rss_file_mib": self.footprint.rss_file_mib,
+            "swap_mib": self.footprint.swap_mib,
+            "available_mib": self.footprint.available_mib,
+            "routing": None if self.routing is None else dict(self.routing),
             "finish_reason": self.finish_reason,
             "warnings": list(self.warnings),
             "tokens": list(self.tokens),

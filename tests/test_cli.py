@@ -141,6 +141,111 @@ class TestARun:
         result = run("-n", "10", "--json", "-")
         assert json.loads(result.out)["text"] == run("-n", "10").out
 
+    def test_csv(self, run: Run, tmp_path: Path) -> None:
+        """A preamble of what ran as resolved, a row a token, a summary."""
+        path = tmp_path / "run.csv"
+        path.write_text("old\n" * 500)
+        result = run("-n", "20", "--ngram", "--ngram-min-match", "2", "--csv", str(path))
+        lines = path.read_text().splitlines()
+        facts = dict(line[2:].split("=", 1) for line in lines if line.startswith("# "))
+        assert result.status == 0
+        assert facts["architecture"] == "llama"
+        assert facts["n_expert"] == "0"
+        assert facts["n_threads"] == "1"
+        assert facts["n_ctx"] == "1024"
+        assert facts["spec"] == "ngram"
+        assert facts["draft"] == "3"
+        assert facts["ngram.min_match"] == "2"
+        assert facts["ngram.max_match"] == "12"
+        assert sum(not line.startswith("#") for line in lines) == 1 + 20
+        assert lines[-1].startswith("# summary tokens=20 ")
+
+    def test_a_disk_that_is_full_costs_the_csv_alone(self, run: Run) -> None:
+        """The answer is whole, and a warning says what is missing."""
+        result = run("-n", "20", "--csv", "/dev/full")
+        assert result.status == 0
+        assert result.out == run("-n", "20").out
+        assert "warning: the CSV file /dev/full could not be written beyond token 0" in result.err
+
+    def test_a_csv_file_that_cannot_be_written_is_refused_first(
+        self, run: Run, tmp_path: Path
+    ) -> None:
+        """Before the model is looked at; and so are two records in one file."""
+        path = str(tmp_path / "none" / "run.csv")
+        refused = run("--csv", path, model="no-such-model.gguf")
+        assert refused.status == 2
+        assert refused.err == f"bmoe: {path} cannot be written: No such file or directory\n"
+        both = str(tmp_path / "both")
+        refused = run("--csv", both, "--json", both)
+        assert refused.status == 2
+        assert "give them two files" in refused.err
+        assert not Path(both).exists()
+
+    def test_a_killed_run_leaves_a_readable_csv(
+        self, model_paths: dict[str, Path], tmp_path: Path
+    ) -> None:
+        """Whole lines up to the last token."""
+        path = tmp_path / "run.csv"
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "bmoe_core", "-m", str(model_paths["dense"]), "-t", "1"),
+                *("-p", PROMPT, "-n", "900", "--csv", str(path)),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        # At least a third as many tokens: a byte that is no UTF-8 is written as three.
+        process.stdout.read(100)
+        process.kill()
+        process.communicate()
+        text = path.read_text()
+        rows = [line for line in text.splitlines() if not line.startswith("#")]
+        assert text.endswith("\n")
+        assert len(rows) >= 33
+        assert {line.count(",") for line in rows} == {rows[0].count(",")}
+
+    def test_routing_is_reported(self, run: Run, tmp_path: Path) -> None:
+        """On stderr, in the record and in the CSV file."""
+        record_path, csv_path = tmp_path / "run.json", tmp_path / "run.csv"
+        arguments = ["-n", "10", "--ngram", "--ngram-min-match", "1", "--cache-mb", "1"]
+        arguments += ["--json", str(record_path), "--csv", str(csv_path)]
+        result = run(*arguments, model="moe")
+        routing = json.loads(record_path.read_text())["routing"]
+        assert "distinct experts a layer (of 4), verify widening ×" in result.err
+        assert "moe: modelled, a cache of 1 MiB holds 100% of the expert bytes" in result.err
+        assert routing["n_expert"] == 4
+        assert routing["modelled_cache_mib"] == 1
+        assert 1 <= routing["verify_widening"] <= 2
+        rows = [x for x in csv_path.read_text().splitlines() if not x.startswith("#")]
+        demanded = rows[0].split(",").index("demanded_bytes")
+        total = sum(int(row.split(",")[demanded]) for row in rows[1:])
+        assert total / 2**20 / 10 == pytest.approx(routing["demanded_mib_per_token"])
+
+    def test_the_head_s_share_of_the_routing(self, run: Run) -> None:
+        """For a source with decodes of its own."""
+        result = run("-n", "10", "--mtp", "--routing", model="hybrid-moe")
+        assert "was the head's own routing" in result.err
+        assert "modelled" not in result.err
+
+    def test_a_dense_model_has_no_routing(self, run: Run, tmp_path: Path) -> None:
+        """Said in the report, null in the record."""
+        path = tmp_path / "run.json"
+        result = run("-n", "3", "--routing", "--cache-mb", "auto", "--json", str(path))
+        assert result.err.splitlines()[-1] == "moe: no routed experts in this model"
+        assert json.loads(path.read_text())["routing"] is None
+
+    def test_without_routing_nothing_is_said_of_it(self, run: Run) -> None:
+        """No line about experts."""
+        assert "moe:" not in run("-n", "3", model="moe").err
+
+    @pytest.mark.parametrize("size", ["0", "-1", "many", "1.5"])
+    def test_a_cache_size_that_is_none(self, run: Run, size: str) -> None:
+        """Refused with what may be given."""
+        refused = run("--cache-mb", size)
+        assert refused.status == 2
+        assert "--cache-mb: takes auto or 1 to" in refused.err
+
     def test_a_context_beyond_the_training_is_warned_of(self, run: Run) -> None:
         """The run goes on, and both numbers are named."""
         result = run("-n", "2", "-c", "2048")

@@ -17,8 +17,9 @@ import bmoe_core
 from bmoe_core import DraftSource, LlamaModel, Target
 from bmoe_core.arguments import parse
 from bmoe_core.cli import main
+from bmoe_core.footprint import Footprint
+from bmoe_core.routing.tally import RoutingTally
 from bmoe_core.telemetry import RunRecord, Summary
-from bmoe_core.usage import Usage
 
 ROOT = Path(bmoe_core.__file__).parent.parent
 EXAMPLES = ROOT / "docs" / "examples"
@@ -147,7 +148,8 @@ def test_every_json_key_is_documented_in_order() -> None:
         wall_s=0.0,
         prefill_s=0.0,
         load_s=0.0,
-        usage=Usage(0.0, None, 0.0),
+        footprint=Footprint(0.0, None, None, None, 0.0),
+        routing=RoutingTally({}).to_dict(0),
         finish_reason="",
         warnings=[],
         tokens=[],

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from bmoe_core import Step, Summary, Tally, report_lines
+from bmoe_core.footprint import Footprint, FootprintSampler
+from bmoe_core.meter import Cost, Meter
 from bmoe_core.telemetry import RunRecord
-from bmoe_core.usage import Usage
 
 
 def step(n_tokens: int, n_drafted: int, n_accepted: int) -> Step:
@@ -16,8 +17,9 @@ def step(n_tokens: int, n_drafted: int, n_accepted: int) -> Step:
         tokens=tuple(range(n_tokens)),
         n_drafted=n_drafted,
         n_accepted=n_accepted,
-        decode_s=0.1,
+        decode=Cost(wall_s=0.1, cpu_s=0.2, majflt=1),
         draft_s=0.025,
+        loop_s=0.001,
     )
 
 
@@ -63,7 +65,7 @@ def test_the_report_is_bigmoeonedge_s() -> None:
         n_drafted_steps=32,
         n_drafted=95,
         n_accepted=42,
-        decode_s=256 / 5.24,
+        decode=Cost(wall_s=256 / 5.24),
         draft_s=0.0,
     )
     assert report_lines("ngram", summary) == [
@@ -77,13 +79,13 @@ def test_the_report_is_bigmoeonedge_s() -> None:
 
 def test_the_report_of_a_run_that_never_drafted() -> None:
     """No percentage of nothing."""
-    summary = Summary(n_generated=2, n_decodes=2, decode_s=0.5)
+    summary = Summary(n_generated=2, n_decodes=2, decode=Cost(wall_s=0.5))
     assert report_lines("ngram", summary)[0].startswith("ngram: 0/0 drafts accepted (none drafted)")
 
 
 def test_the_report_of_plain_decoding_and_of_nothing() -> None:
     """One line each."""
-    assert report_lines("none", Summary(n_generated=1, n_decodes=1, decode_s=0.5)) == [
+    assert report_lines("none", Summary(n_generated=1, n_decodes=1, decode=Cost(wall_s=0.5))) == [
         "none: 1 token in 1 plain decode, 2.00 tok/s"
     ]
     assert report_lines("ngram", Summary()) == ["ngram: no tokens were generated"]
@@ -99,7 +101,8 @@ def test_the_record_has_the_documented_keys_in_order(summary: Summary) -> None:
         wall_s=0.5,
         prefill_s=0.1,
         load_s=0.2,
-        usage=Usage(cpu_s=1.4, majflt=None, rss_mib=10.0),
+        footprint=Footprint(10.0, 6.0, 4.0, None, 100.0),
+        routing=None,
         finish_reason="length",
         warnings=["w"],
         tokens=[1, 2],
@@ -119,6 +122,7 @@ def test_the_record_has_the_documented_keys_in_order(summary: Summary) -> None:
         "coverage",
         "decode_s",
         "draft_s",
+        "loop_s",
         "reported_tok_s",
         "effective_tok_s",
         "wall_tok_s",
@@ -127,19 +131,49 @@ def test_the_record_has_the_documented_keys_in_order(summary: Summary) -> None:
         "majflt_per_token",
         "cpu_s_per_token",
         "rss_mib",
+        "rss_anon_mib",
+        "rss_file_mib",
+        "swap_mib",
+        "available_mib",
+        "routing",
         "finish_reason",
         "warnings",
         "tokens",
         "text",
     ]
     assert record["wall_tok_s"] == pytest.approx(14.0)
-    assert record["cpu_s_per_token"] == pytest.approx(0.2)
-    assert record["majflt_per_token"] is None
+    assert record["cpu_s_per_token"] == pytest.approx(0.6 / 7)
+    assert record["majflt_per_token"] == pytest.approx(3 / 7)
+    assert record["loop_s"] == pytest.approx(0.003)
+    assert record["swap_mib"] is None
     assert json.loads(json.dumps(record)) == record
 
 
-def test_usage_is_a_difference_of_totals() -> None:
-    """Memory is that of the later moment."""
-    before = Usage(cpu_s=1.0, majflt=5, rss_mib=10.0)
-    assert Usage(cpu_s=3.0, majflt=7, rss_mib=20.0).since(before) == Usage(2.0, 2, 20.0)
-    assert Usage.now().rss_mib > 1
+def test_costs_add_up_and_what_is_not_reported_stays_unknown() -> None:
+    """Unknown page faults are None, never 0."""
+    total = Cost(1.0, 2.0, 3) + Cost(0.5, 0.25, 4)
+    assert total == Cost(1.5, 2.25, 7)
+    assert (Cost(1.0) + Cost(1.0)).majflt is None
+    assert Summary(n_generated=2, decode=Cost(1.0)).majflt_per_token is None
+
+
+def test_a_meter_counts_what_lies_between_start_and_stop() -> None:
+    """Several stretches add up; taking them begins anew."""
+    meter = Meter()
+    for _ in range(2):
+        meter.start()
+        sum(range(200_000))
+        meter.stop()
+    spent = meter.take()
+    assert 0 < spent.cpu_s <= 1.5 * spent.wall_s
+    assert meter.take() == Cost()
+
+
+def test_the_footprint_is_sampled_now_and_then() -> None:
+    """A second sample is not taken at once."""
+    sampler = FootprintSampler()
+    footprint = sampler.sample()
+    assert footprint is not None
+    assert footprint.rss_mib > 1
+    assert footprint.available_mib > 1
+    assert sampler.sample() is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,16 @@ def default_n_ctx(model: LlamaModel) -> int:
     return min(model.n_ctx_train, DEFAULT_N_CTX)
 
 
+class DecodeTap(Protocol):
+    """Watches the graphs of a target's decodes; see :class:`bmoe_core.routing.tap.RouterTap`."""
+
+    def install(self, context_params: Any) -> None:
+        """Set the evaluation callback in ``llama_context_params``."""
+
+    def target_decode(self) -> contextlib.AbstractContextManager[None]:
+        """Entered around each decode of the target; may raise when it is left."""
+
+
 class LlamaTarget:
     """One llama.cpp context over a model, holding one sequence.
 
@@ -63,6 +74,7 @@ class LlamaTarget:
         n_threads: int | None = None,
         rollback: Literal["snapshots", "checkpoint"] = "snapshots",
         prepare: Prepare | None = None,
+        tap: DecodeTap | None = None,
     ) -> None:
         """Create the context.
 
@@ -75,6 +87,7 @@ class LlamaTarget:
                 ``max_draft`` states in every decode, ``checkpoint`` saves one state before each
                 verify decode and decodes the accepted tokens again.
             prepare: called with the ``llama_context_params`` before the context is made.
+            tap: watches every decode, which makes it slower; None: no callback is set.
 
         Raises:
             ContextError: llama.cpp could not make the context, or it is too small to draft in.
@@ -108,6 +121,9 @@ class LlamaTarget:
         params.n_outputs_max = max_draft + 1
         if prepare is not None:
             prepare(params)
+        self._tap = tap
+        if tap is not None:
+            tap.install(params)
         asked_to_draft = max_draft > 0
         max_draft = _settle_width(params, max_draft, keeps_snapshots)
         if asked_to_draft and keeps_snapshots and max_draft == 0:
@@ -210,12 +226,23 @@ class LlamaTarget:
         self._positions[:n] = np.arange(self._n_past, self._n_past + n)
         self._wants_logits[: n - n_rows] = 0
         self._wants_logits[n - n_rows : n] = 1
-        status = llama_cpp.llama_decode(self._ctx, self._batch)
+        if self._tap is None:
+            status = llama_cpp.llama_decode(self._ctx, self._batch)
+        else:
+            status = self._watched_decode(self._tap)
         if status != 0:
             # An aborted or failed decode may have kept a part of the batch.
             self._n_past = self._memory.n_past
             raise DecodeError(_decode_failure(status, n, self._n_past, self.n_ctx))
         self._n_past += n
+
+    def _watched_decode(self, tap: DecodeTap) -> int:
+        try:
+            with noticing_interrupts(), tap.target_decode():
+                return int(llama_cpp.llama_decode(self._ctx, self._batch))
+        except BaseException:
+            self._n_past = self._memory.n_past
+            raise
 
     def _replay(self, tokens: Sequence[int]) -> None:
         self._n_past = self._memory.n_past

@@ -33,6 +33,10 @@ class LlamaModel:
         n_vocab: token ids are below this.
         n_ctx_train: positions the model was trained on.
         is_recurrent: whether some or all of its layers keep a recurrent state.
+        architecture: its architecture's name, such as ``qwen35moe``.
+        n_layer: its layers, those of a multi-token-prediction head not among them.
+        n_expert: routed experts a layer; 0 for a dense model.
+        n_expert_used: of them, those that a token is routed to.
     """
 
     _closed = False
@@ -93,6 +97,10 @@ class LlamaModel:
         self.is_recurrent: bool = llama_cpp.llama_model_is_recurrent(
             handle
         ) or llama_cpp.llama_model_is_hybrid(handle)
+        self.architecture = self.metadata("general.architecture") or ""
+        self.n_layer: int = llama_cpp.llama_model_n_layer(handle)
+        self.n_expert = int(self.metadata(f"{self.architecture}.expert_count") or 0)
+        self.n_expert_used = int(self.metadata(f"{self.architecture}.expert_used_count") or 0)
 
     def check_open(self) -> None:
         """Raise where the model has been freed: llama.cpp would crash.
@@ -106,6 +114,13 @@ class LlamaModel:
     def attach(self, target: Any) -> None:
         """Note a target over this model, to be closed before it."""
         self._targets.add(target)
+
+    def metadata(self, key: str) -> str | None:
+        """A value of the file's metadata as text, at most 255 bytes of it, or None."""
+        self.check_open()
+        buffer = ctypes.create_string_buffer(256)
+        n = llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return None if n < 0 else buffer.value.decode("utf-8", errors="replace")
 
     @property
     def description(self) -> str:

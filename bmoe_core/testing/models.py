@@ -58,8 +58,12 @@ class _Model:
 
     def weight(self, name: str, *shape: int, scale: float = 1.0) -> None:
         """A random matrix; rows and columns as numpy has them, the reverse of llama.cpp's."""
-        values = self._random.standard_normal(shape) * scale / np.sqrt(shape[-1])
-        self.tensor(f"{name}.weight", values)
+        self.tensor(f"{name}.weight", self.random(*shape, scale=scale))
+
+    def random(self, *shape: int, scale: float = 1.0) -> np.ndarray:
+        """Values as large as a matrix of this shape wants them."""
+        values: np.ndarray = self._random.standard_normal(shape) * scale / np.sqrt(shape[-1])
+        return values
 
     def ones(self, name: str, *shape: int) -> None:
         """A norm's weight."""
@@ -92,11 +96,19 @@ class _Model:
         self.weight(f"{block}.ffn_up", N_FF, N_EMBD)
         self.weight(f"{block}.ffn_down", N_EMBD, N_FF)
 
-    def experts(self, block: str, *, shared: bool = False) -> None:
-        """A router and its experts, and a shared expert where asked for."""
+    def experts(self, block: str, *, shared: bool = False, fused: bool = False) -> None:
+        """A router and its experts, and a shared expert where asked for.
+
+        ``fused``: gate and up in one tensor, gate first, with the values that they have apart.
+        """
         self.weight(f"{block}.ffn_gate_inp", N_EXPERT, N_EMBD, scale=4.0)
-        self.weight(f"{block}.ffn_gate_exps", N_EXPERT, N_FF_EXPERT, N_EMBD)
-        self.weight(f"{block}.ffn_up_exps", N_EXPERT, N_FF_EXPERT, N_EMBD)
+        gate = self.random(N_EXPERT, N_FF_EXPERT, N_EMBD)
+        up = self.random(N_EXPERT, N_FF_EXPERT, N_EMBD)
+        if fused:
+            self.tensor(f"{block}.ffn_gate_up_exps.weight", np.concatenate([gate, up], axis=1))
+        else:
+            self.tensor(f"{block}.ffn_gate_exps.weight", gate)
+            self.tensor(f"{block}.ffn_up_exps.weight", up)
         self.weight(f"{block}.ffn_down_exps", N_EXPERT, N_EMBD, N_FF_EXPERT)
         if shared:
             self.weight(f"{block}.ffn_gate_inp_shexp", N_EMBD)
@@ -163,10 +175,11 @@ def write_sliding_window(path: Path, seed: int = 0) -> None:
     model.finish()
 
 
-def write_hybrid_moe(path: Path, seed: int = 0) -> None:
+def write_hybrid_moe(path: Path, seed: int = 0, *, fused: bool = False) -> None:
     """A ``qwen35moe`` of one recurrent and one attention layer, with a multi-token-prediction head.
 
-    Its recurrent state can be taken back by llama.cpp's snapshots.
+    Its recurrent state can be taken back by llama.cpp's snapshots. ``fused``: the same model with
+    the experts' gate and up matrices in one tensor.
     """
     model = _Model(path, "qwen35moe", seed, n_layer=N_LAYER + 1)
     model.attention_metadata()
@@ -189,7 +202,7 @@ def write_hybrid_moe(path: Path, seed: int = 0) -> None:
             _delta_net(model, block)
         else:
             model.attention(block, gated=True)
-        model.experts(block, shared=True)
+        model.experts(block, shared=True, fused=fused)
     head = f"blk.{N_LAYER}.nextn"
     model.weight(f"{head}.eh_proj", N_EMBD, 2 * N_EMBD)
     for norm in ("enorm", "hnorm", "shared_head_norm"):

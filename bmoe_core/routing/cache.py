@@ -1,0 +1,80 @@
+"""A model of a cache of experts: what it would have held, and what it would have had to read."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import psutil
+from attrs import define, field, frozen
+
+AVAILABLE_FLOOR_MIB = 1024
+"""MiB of available memory that an automatic size leaves to the rest of the machine."""
+
+
+@frozen
+class CacheSize:
+    """How large a cache is, and why.
+
+    Attributes:
+        mib: its size.
+        available_mib: for an automatic size, the memory that was available; None: it was given.
+    """
+
+    mib: int
+    available_mib: int | None = None
+
+    @classmethod
+    def automatic(cls) -> CacheSize:
+        """What is available now, less :data:`AVAILABLE_FLOOR_MIB`; 0 where that leaves nothing."""
+        available = psutil.virtual_memory().available // 2**20
+        return cls(mib=max(0, available - AVAILABLE_FLOOR_MIB), available_mib=available)
+
+    def __str__(self) -> str:
+        if self.available_mib is None:
+            return f"{self.mib} MiB"
+        return (
+            f"{self.mib} MiB (auto: {self.available_mib} MiB available less {AVAILABLE_FLOOR_MIB})"
+        )
+
+
+@define
+class LruCache:
+    """A least-recently-used cache of (layer, expert) slices, of which only the sizes are real.
+
+    Attributes:
+        capacity: bytes that it holds at most.
+        n_hits: touches of a slice that it held.
+        n_misses: touches of a slice that it did not hold.
+        read_bytes: bytes of those misses.
+    """
+
+    capacity: int
+    n_hits: int = field(default=0, init=False)
+    n_misses: int = field(default=0, init=False)
+    read_bytes: int = field(default=0, init=False)
+    _held: OrderedDict[tuple[int, int], int] = field(factory=OrderedDict, init=False)
+    _held_bytes: int = field(default=0, init=False)
+
+    def touch(self, layer: int, expert: int, size: int) -> bool:
+        """Need a slice of ``size`` bytes; whether it was held.
+
+        A slice larger than the cache is read each time and displaces nothing.
+        """
+        key = (layer, expert)
+        if key in self._held:
+            self._held.move_to_end(key)
+            self.n_hits += 1
+            return True
+        self.n_misses += 1
+        self.read_bytes += size
+        if size <= self.capacity:
+            while self._held_bytes + size > self.capacity:
+                _, dropped = self._held.popitem(last=False)
+                self._held_bytes -= dropped
+            self._held[key] = size
+            self._held_bytes += size
+        return False
+
+    def forget_counts(self) -> None:
+        """Count from here on; what is held stays."""
+        self.n_hits = self.n_misses = self.read_bytes = 0
