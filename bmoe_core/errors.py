@@ -11,7 +11,8 @@
     │   ├── ModelFileError
     │   ├── ContextError
     │   ├── RollbackUnsupportedError
-    │   └── RoutingUnsupportedError
+    │   ├── RoutingUnsupportedError
+    │   └── StreamingUnsupportedError
     ├── SourceError                the draft source cannot be used
     │   ├── UnknownSourceError
     │   ├── SourceConflictError
@@ -21,6 +22,7 @@
     │   └── SourceUnavailable
     └── RunError                   a run that had begun failed
         ├── DecodeError
+        ├── ExpertReadError
         ├── RollbackError
         └── SourceFailedError      only under strict
 
@@ -100,6 +102,10 @@ class RoutingUnsupportedError(ModelError):
     """The routing was asked for, and the installed llama.cpp does not let it be read."""
 
 
+class StreamingUnsupportedError(ModelError):
+    """The experts were to be streamed, and the model, the system or llama.cpp does not allow it."""
+
+
 class SourceError(BmoeError):
     """The draft source cannot be used."""
 
@@ -136,6 +142,10 @@ class RunError(BmoeError):
 
 class DecodeError(RunError):
     """llama.cpp failed to decode a batch."""
+
+
+class ExpertReadError(RunError):
+    """Streamed experts could not be read, or their file changed; going on would be wrong."""
 
 
 class RollbackError(RunError):

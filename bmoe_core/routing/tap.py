@@ -12,15 +12,15 @@ import contextlib
 import ctypes
 import re
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 from attrs import define
 from llama_cpp import llama_cpp
 
-from bmoe_core.errors import DecodeError, UsageError, summarize
+from bmoe_core.errors import BmoeError, DecodeError, UsageError, summarize
 from bmoe_core.routing.ggml import NAME_OFFSET, OP_OFFSET, SRC_OFFSET, Library, Tensor
-from bmoe_core.routing.records import DecodeRouting, ExpertLayer, LayerRouting
+from bmoe_core.routing.records import DecodeRouting, ExpertLayer, LayerRouting, Reads
 
 TOPK_PREFIX = b"ffn_moe_topk-"
 # What the names of the nodes of routed experts begin with, as the number in their first 8 bytes.
@@ -29,6 +29,26 @@ EXPERT_WEIGHT = re.compile(rb"blk\.(\d+)\..*_exps\.weight")
 
 # The tensor as an address: ctypes would make an object of a typed pointer at every node.
 _EvalCallback = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_bool, ctypes.c_void_p)
+
+
+IDS_OFFSET = SRC_OFFSET + 2 * ctypes.sizeof(ctypes.c_void_p)
+"""Of a multiplication with experts, the tensor that says which."""
+
+
+class ExpertStage(Protocol):
+    """Puts experts in place between their choice and the multiplications with them.
+
+    Tensors are given by their addresses. An exception ends the decode.
+    """
+
+    def chosen(self, layer: int, experts: Sequence[int], ids: int) -> None:
+        """The distinct ``experts`` of ``layer``, ascending, chosen in the tensor ``ids``."""
+
+    def multiplies(self, weights: int, ids: int) -> None:
+        """``weights`` are to be multiplied with, those that ``ids`` names; nothing has been yet."""
+
+    def take_reads(self) -> Reads:
+        """What was read since the last call of this."""
 
 
 @define
@@ -47,13 +67,17 @@ class RouterTap:
         layers: the routed layers that have been computed so far, by their index.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stage: ExpertStage | None = None) -> None:
         """Make the callback; :meth:`install` sets it.
+
+        Args:
+            stage: told of each choice before it is acted on; None: the experts are in memory.
 
         Raises:
             RoutingUnsupportedError: ggml's tensors cannot be read with this llama-cpp-python.
         """
         self.layers: dict[int, ExpertLayer] = {}
+        self.stage = stage
         self._library = Library()
         self._weights: dict[bytes, tuple[int, int, int]] = {}
         self._known: set[int] = set()
@@ -83,16 +107,21 @@ class RouterTap:
 
         Raises:
             DecodeError: the routing of the decode could not be read, so its result is in doubt.
+            BmoeError: the stage raised it, in this decode or in one of the source's before it.
         """
         self._close()
+        self._raise_kept()
         self._target_decodes = True
         try:
             yield
         finally:
             self._close()
             self._target_decodes = False
+        self._raise_kept()
+
+    def _raise_kept(self) -> None:
         error, self._error = self._error, None
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, (KeyboardInterrupt, BmoeError)):
             raise error
         if error is not None:
             raise DecodeError(f"the routing could not be read: {summarize(error)}") from error
@@ -115,9 +144,7 @@ class RouterTap:
             if ctypes.string_at(address + NAME_OFFSET, len(TOPK_PREFIX)) == TOPK_PREFIX:
                 return True
             if ctypes.c_int.from_address(address + OP_OFFSET).value == self._library.mul_mat_id:
-                weights = ctypes.c_void_p.from_address(address + SRC_OFFSET).value
-                if weights is not None and weights not in self._known:
-                    self._note_weights(weights)
+                self._note_multiplication(address)
         except BaseException as error:
             self._error = self._error or error
         return False
@@ -133,6 +160,18 @@ class RouterTap:
             self._open = _OpenDecode(self._target_decodes, len(chosen), [])
         distinct = tuple(sorted({expert for row in chosen for expert in row}))
         self._open.layers.append(LayerRouting(layer, distinct, len(chosen[0])))
+        if self.stage is not None:
+            self.stage.chosen(layer, distinct, address)
+
+    def _note_multiplication(self, address: int) -> None:
+        weights = ctypes.c_void_p.from_address(address + SRC_OFFSET).value
+        if weights is None:
+            return
+        if weights not in self._known:
+            self._note_weights(weights)
+        if self.stage is not None:
+            ids = ctypes.c_void_p.from_address(address + IDS_OFFSET).value
+            self.stage.multiplies(weights, ids or 0)
 
     def _note_weights(self, address: int) -> None:
         """Learn the size of a layer's experts from one of its weight tensors."""
@@ -155,6 +194,7 @@ class RouterTap:
                     by_target=self._open.by_target,
                     n_tokens=self._open.n_tokens,
                     layers=tuple(self._open.layers),
+                    reads=None if self.stage is None else self.stage.take_reads(),
                 )
             )
             self._open = None

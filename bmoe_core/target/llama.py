@@ -92,9 +92,15 @@ class LlamaTarget:
         Raises:
             ContextError: llama.cpp could not make the context, or it is too small to draft in.
             RollbackUnsupportedError: ``max_draft`` is above 0 and the model cannot roll back.
-            UsageError: a number is out of range.
+            UsageError: a number is out of range, or the model's experts are streamed and the tap
+                does not stage them.
         """
         model.check_open()
+        if model.streamed_by is not None and getattr(tap, "stage", None) is not model.streamed_by:
+            raise UsageError(
+                f"the experts of {model.path.name} are streamed: give the target a RouterTap whose "
+                "stage is what streams them, or it would compute with memory that is empty"
+            )
         self._model = model
         self._closed = False
         wanted = n_ctx or default_n_ctx(model)

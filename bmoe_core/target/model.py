@@ -37,9 +37,12 @@ class LlamaModel:
         n_layer: its layers, those of a multi-token-prediction head not among them.
         n_expert: routed experts a layer; 0 for a dense model.
         n_expert_used: of them, those that a token is routed to.
+        streamed_by: what reads its experts as they are needed, and has to watch each of its
+            decodes; None: they are in memory, or the kernel sees to it.
     """
 
     _closed = False
+    streamed_by: Any = None
 
     def __init__(
         self,
