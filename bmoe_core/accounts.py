@@ -10,7 +10,8 @@ from attrs import define, field
 from bmoe_core.csv_log import CsvLog
 from bmoe_core.footprint import FootprintSampler
 from bmoe_core.routing.cache import CacheSize
-from bmoe_core.routing.tally import RoutingSummary, RoutingTally
+from bmoe_core.routing.summary import RoutingSummary
+from bmoe_core.routing.tally import RoutingTally
 from bmoe_core.steps import Step
 from bmoe_core.telemetry import Summary, Tally, report_lines
 
@@ -25,7 +26,7 @@ class Accounts:
     Attributes:
         source: the draft source's name, or ``none``.
         tap: reads the routing; None: it is not read.
-        cache_size: the cache of experts to model, or None.
+        cache_size: the cache of experts, to be modelled where nothing is streamed, or None.
         csv: the CSV file, or None.
         no_experts: the routing was asked for, and the model has no routed experts.
     """
@@ -41,7 +42,9 @@ class Accounts:
 
     def __attrs_post_init__(self) -> None:
         tap = self.tap
-        self._routing = None if tap is None else RoutingTally(tap.layers, self.cache_size)
+        self._routing = None
+        if tap is not None:
+            self._routing = RoutingTally(tap.layers, self.cache_size, tap.stage is not None)
 
     @property
     def summary(self) -> Summary:
@@ -52,6 +55,8 @@ class Accounts:
         """The decodes up to now were the prompt's."""
         if self.tap is not None and self._routing is not None:
             self._routing.warm(self.tap.take())
+            if self.tap.stage is not None:
+                self.tap.stage.prompt_ended()
 
     def add(self, step: Step, wall_s: float) -> None:
         """Count a step, ``wall_s`` seconds after the end of the prefill."""

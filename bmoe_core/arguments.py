@@ -18,6 +18,7 @@ from bmoe_core.errors import (
 )
 from bmoe_core.limits import MAX_THREADS
 from bmoe_core.loop import DEFAULT_WIDTH, MAX_WIDTH
+from bmoe_core.moe import options as streaming
 from bmoe_core.options import SourceOption, describe, options_of, switch
 from bmoe_core.sources import InstalledSource, choose_source, find_source, installed_sources
 
@@ -162,6 +163,7 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
     drafting.add_argument(
         "--strict", action="store_true", help="end the run where the draft source fails"
     )
+    streaming.add_options(parser, _bounded)
     output = parser.add_argument_group("output")
     output.add_argument(
         "--json", metavar="PATH", help="write the run's record as JSON; - for stdout"
@@ -178,8 +180,8 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
         "--cache-mb",
         metavar="N|auto",
         type=_cache_mb,
-        help="with --routing, which it implies: model a cache of experts of N MiB; auto: of the "
-        "memory available",
+        help="with --moe-stream: memory for experts in MiB; auto: what is available. Without: "
+        "model such a cache, which implies --routing",
     )
     output.add_argument("--quiet", action="store_true", help="no progress and no report")
     output.add_argument("-h", "--help", action="store_true", help="show this and exit")

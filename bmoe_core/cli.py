@@ -6,9 +6,9 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -22,11 +22,13 @@ from bmoe_core.footprint import Footprint
 from bmoe_core.listing import describe_sources
 from bmoe_core.loop import Generation, generate
 from bmoe_core.models import demo_model
+from bmoe_core.moe.options import StreamOptions
 from bmoe_core.routing.cache import CacheSize
 from bmoe_core.sources import NO_SOURCE, OpenSource, open_source
 from bmoe_core.telemetry import RunRecord
 
 if TYPE_CHECKING:
+    from bmoe_core.moe.stream import ExpertStream
     from bmoe_core.routing.tap import RouterTap
     from bmoe_core.target.llama import LlamaTarget
     from bmoe_core.target.model import LlamaModel
@@ -78,9 +80,11 @@ class _Run:
     load_s: float = field(default=0.0, init=False)
     record_file: OutputFile | None = field(default=None, init=False)
     csv_file: OutputFile | None = field(default=None, init=False)
+    streaming: StreamOptions | None = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.progress = Progress(sys.stderr, enabled=not self.arguments.options.quiet)
+        self.streaming = StreamOptions.chosen(self.arguments.options)
 
     def execute(self) -> int:
         """Everything that can be refused is, before the model loads; returns the exit status."""
@@ -117,17 +121,20 @@ class _Run:
         from bmoe_core.target.model import LlamaModel
 
         options, started = self.arguments.options, time.perf_counter()
+        stream = self._open_stream(stack)
         model = stack.enter_context(
             LlamaModel(
                 options.model,
-                prepare=source.prepare_model if source else None,
+                prepare=_preparing(source, stream),
                 on_progress=lambda share: self.progress.show(f"loading the model: {share:.0%}"),
             )
         )
+        if stream is not None:
+            stream.attach(model)
         tokens = model.tokenize(prompt)
         n_ctx = options.ctx_size or default_n_ctx(model)
         self._check_context(model, len(tokens), n_ctx)
-        tap = self._make_tap(model)
+        tap = self._make_tap(model, stream)
         target = stack.enter_context(
             LlamaTarget(
                 model,
@@ -147,16 +154,25 @@ class _Run:
                     "back here"
                 )
         self.load_s = time.perf_counter() - started
-        self._open_accounts(model, target, source, tap, len(tokens))
+        self._open_accounts(model, target, source, tap, len(tokens), stream)
         return target, tokens
 
-    def _make_tap(self, model: LlamaModel) -> RouterTap | None:
+    def _open_stream(self, stack: contextlib.ExitStack) -> ExpertStream | None:
+        if self.streaming is None:
+            return None
+        from bmoe_core.moe.dropping import DroppingStream
+        from bmoe_core.moe.stream import ExpertStream
+
+        kind = ExpertStream if self.streaming.drop_below is None else DroppingStream
+        return stack.enter_context(kind.open(self.arguments.options.model, self.streaming))
+
+    def _make_tap(self, model: LlamaModel, stream: ExpertStream | None) -> RouterTap | None:
         options = self.arguments.options
-        if not model.n_expert or not (options.routing or options.cache_mb):
+        if not model.n_expert or not (options.routing or options.cache_mb or stream):
             return None
         from bmoe_core.routing.tap import RouterTap
 
-        return RouterTap()
+        return RouterTap(stream)
 
     def _open_accounts(
         self,
@@ -165,10 +181,11 @@ class _Run:
         source: OpenSource | None,
         tap: RouterTap | None,
         n_prompt: int,
+        stream: ExpertStream | None,
     ) -> None:
         options = self.arguments.options
-        cache_size: CacheSize | None = None
-        if options.cache_mb is not None:
+        cache_size = None if stream is None else stream.cache_size
+        if stream is None and options.cache_mb is not None:
             automatic = options.cache_mb == AUTO
             cache_size = CacheSize.automatic() if automatic else CacheSize(options.cache_mb)
         self.accounts = Accounts(
@@ -182,7 +199,8 @@ class _Run:
             facts = _facts(model, target, source)
             facts["n_prompt"], facts["n_predict"] = n_prompt, options.n_predict
             facts["draft"] = min(options.draft, target.max_rollback)
-            facts["modelled_cache"] = "" if cache_size is None else cache_size
+            facts["modelled_cache"] = cache_size if stream is None and cache_size else ""
+            facts |= stream.facts if stream else {}
             self.accounts.csv.begin(facts)
 
     def _check_context(self, model: LlamaModel, n_prompt: int, n_ctx: int) -> None:
@@ -296,6 +314,17 @@ class _Run:
         self.warnings.append(text)
         self.progress.clear()
         say(f"bmoe: warning: {text}")
+
+
+def _preparing(*parts: OpenSource | ExpertStream | None) -> Callable[[Any], None]:
+    """Lets each part that there is set fields of the model's parameters."""
+
+    def prepare(model_params: Any) -> None:
+        for part in parts:
+            if part is not None:
+                part.prepare_model(model_params)
+
+    return prepare
 
 
 def _facts(model: LlamaModel, target: LlamaTarget, source: OpenSource | None) -> dict[str, object]:

@@ -13,7 +13,7 @@ from attrs import define, field
 
 from bmoe_core.files import OutputFile
 from bmoe_core.footprint import Footprint
-from bmoe_core.routing.tally import RoutingSummary
+from bmoe_core.routing.summary import MIB, RoutingSummary
 from bmoe_core.steps import Step
 from bmoe_core.telemetry import Summary, ratio
 
@@ -22,6 +22,7 @@ COLUMNS = (
     *("mtp_batch", "mtp_draft_ms", "mtp_drafted", "mtp_accepted", "loop_ms", "elapsed_ms"),
     *("demanded_bytes", "head_demanded_bytes", "distinct_experts"),
     *("modelled_hits", "modelled_misses", "modelled_read_bytes"),
+    *("read_bytes", "head_read_bytes", "cache_hit_pct", "io_ms", "dropped_experts"),
     *("rss_anon_mib", "rss_file_mib", "swap_mib", "available_mib"),
 )
 """The columns, in order; docs/reference/csv.md defines each."""
@@ -111,6 +112,7 @@ class CsvLog:
             figures["distinct_experts"] = routing.distinct_per_layer
             figures["verify_widening"] = routing.widening
             figures["modelled_hit"] = routing.hit_rate
+            figures |= _read_figures(routing, n)
         text = " ".join(f"{name}={_figure(value)}" for name, value in figures.items())
         self._write(f"# summary {text} finish_reason={finish_reason}\n")
 
@@ -141,6 +143,8 @@ def _costs(step: Step, elapsed_s: float, routing: RoutingSummary | None) -> dict
     if routing is None:
         return dict.fromkeys(_COSTS, "") | costs
     touched = routing.n_hits + routing.n_misses
+    reads = routing.reads
+    streamed = reads.n_held + reads.n_missing > 0
     return costs | {
         "demanded_bytes": routing.target_bytes + routing.source_bytes,
         "head_demanded_bytes": routing.source_bytes,
@@ -148,6 +152,24 @@ def _costs(step: Step, elapsed_s: float, routing: RoutingSummary | None) -> dict
         "modelled_hits": routing.n_hits if touched else "",
         "modelled_misses": routing.n_misses if touched else "",
         "modelled_read_bytes": routing.read_bytes if touched else "",
+        "read_bytes": reads.n_bytes if streamed else "",
+        "head_read_bytes": routing.source_reads.n_bytes if streamed else "",
+        "cache_hit_pct": f"{100 * (reads.hit_rate or 0):.2f}" if streamed else "",
+        "io_ms": _ms(reads.wait_s) if streamed else "",
+        "dropped_experts": reads.n_dropped if reads.n_routed else "",
+    }
+
+
+def _read_figures(routing: RoutingSummary, n_generated: int) -> dict[str, float | None]:
+    """What streaming took, for the trailer; nothing where the experts were not streamed."""
+    reads = routing.reads
+    if reads.hit_rate is None:
+        return {}
+    return {
+        "read_MiB/tok": ratio(reads.n_bytes / MIB, n_generated),
+        "cache_hit_pct": 100 * reads.hit_rate,
+        "io_s/tok": ratio(reads.wait_s, n_generated),
+        "drop_rate": ratio(reads.n_dropped, reads.n_routed),
     }
 
 

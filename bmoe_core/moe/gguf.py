@@ -20,19 +20,43 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 
-_SCALARS = {
-    **{0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f"},
-    **{7: "<?", 10: "<Q", 11: "<q", 12: "<d"},
-}
+_SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 
 BLOCKS: dict[int, tuple[int, int]] = {
-    **{0: (1, 4), 1: (1, 2), 30: (1, 2), 28: (1, 8), 24: (1, 1), 25: (1, 2), 26: (1, 4)},
-    **{27: (1, 8), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34)},
-    **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210)},
-    **{16: (256, 66), 17: (256, 74), 18: (256, 98), 40: (64, 36), 41: (128, 18), 42: (64, 18)},
-    **{19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136)},
-    **{29: (256, 56), 34: (256, 54), 35: (256, 66), 39: (32, 17)},
+    0: (1, 4),  # F32
+    1: (1, 2),  # F16
+    2: (32, 18),  # Q4_0
+    3: (32, 20),  # Q4_1
+    6: (32, 22),  # Q5_0
+    7: (32, 24),  # Q5_1
+    8: (32, 34),  # Q8_0
+    10: (256, 84),  # Q2_K
+    11: (256, 110),  # Q3_K
+    12: (256, 144),  # Q4_K
+    13: (256, 176),  # Q5_K
+    14: (256, 210),  # Q6_K
+    16: (256, 66),  # IQ2_XXS
+    17: (256, 74),  # IQ2_XS
+    18: (256, 98),  # IQ3_XXS
+    19: (256, 50),  # IQ1_S
+    20: (32, 18),  # IQ4_NL
+    21: (256, 110),  # IQ3_S
+    22: (256, 82),  # IQ2_S
+    23: (256, 136),  # IQ4_XS
+    24: (1, 1),  # I8
+    25: (1, 2),  # I16
+    26: (1, 4),  # I32
+    27: (1, 8),  # I64
+    28: (1, 8),  # F64
+    29: (256, 56),  # IQ1_M
+    30: (1, 2),  # BF16
+    34: (256, 54),  # TQ1_0
+    35: (256, 66),  # TQ2_0
+    39: (32, 17),  # MXFP4
+    40: (64, 36),  # NVFP4
+    41: (128, 18),  # Q1_0
+    42: (64, 18),  # Q2_0
 }
 """Weights and bytes of a block, by the number of its type in ``enum ggml_type``."""
 
@@ -162,9 +186,7 @@ class _Info:
         size = n_bytes
         for extent in self.shape:
             size *= extent
-        return TensorPlace(
-            self.name, part, data_start + self.offset, self.shape, size // n_weights
-        )
+        return TensorPlace(self.name, part, data_start + self.offset, self.shape, size // n_weights)
 
 
 @define
@@ -192,11 +214,12 @@ class _Cursor:
         if kind == _STRING:
             return self.string()
         if kind != _ARRAY:
-            return self.scalar(_SCALARS[kind])
+            return self.scalar("<" + _SCALARS[kind])
         item, n = self.scalar("<I"), self.scalar("<Q")
         if item in _SCALARS:
-            self._check(n * struct.calcsize(_SCALARS[item]))
-            self.position += n * struct.calcsize(_SCALARS[item])
+            size = n * struct.calcsize(_SCALARS[item])
+            self._check(size)
+            self.position += size
             return None
         self._check(n)
         for _ in range(n):

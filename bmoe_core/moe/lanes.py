@@ -111,9 +111,7 @@ class Lanes:
         shares = [pieces[i :: self.n_lanes] for i in range(min(self.n_lanes, len(pieces)))]
         if not shares:
             return 0
-        futures = [
-            self._pool.submit(self._read_share, share) for share in shares[1:] if self._pool
-        ]
+        futures = [self._pool.submit(self._read_share, share) for share in shares[1:] if self._pool]
         try:
             n_bytes = self._read_share(shares[0])
         finally:

@@ -12,25 +12,23 @@ import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 from llama_cpp import llama_cpp
 
-from bmoe_core.errors import StreamingUnsupportedError, UsageError
+from bmoe_core.errors import StreamingUnsupportedError
 from bmoe_core.moe.lanes import Lanes
 from bmoe_core.moe.mapping import Mapped, drop_from_page_cache, find_mappings, let_go, warm
+from bmoe_core.moe.options import StreamOptions
 from bmoe_core.moe.store import ExpertStore
 from bmoe_core.moe.table import ExpertTable, ExpertTensor
+from bmoe_core.routing.cache import MIB, CacheSize
 from bmoe_core.routing.ggml import Tensor
-from bmoe_core.routing.records import Reads
+from bmoe_core.routing.records import NO_READS, Reads
 
-MIB = 2**20
-DEFAULT_N_LANES = 4
-MAX_N_LANES = 64
-NO_READS = Reads()
-
-DenseWeights = Literal["mmap", "warm"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @define(eq=False)
@@ -43,13 +41,14 @@ class ExpertStream:
     Attributes:
         table: the model's experts.
         store: those in memory.
-        dense_weights: ``mmap`` leaves the other weights to the kernel, which reads a page of them
-            when it is needed; ``warm`` has it read them all once at the start.
+        options: how they are streamed.
+        cache_size: the memory for them, as resolved.
     """
 
     table: ExpertTable
     store: ExpertStore
-    dense_weights: DenseWeights = "warm"
+    options: StreamOptions
+    cache_size: CacheSize
     _model: Any = field(default=None, init=False)
     _mappings: list[list[Mapped]] = field(factory=list, init=False)
     _bound: dict[int, tuple[int, bool]] = field(factory=dict, init=False)
@@ -68,43 +67,41 @@ class ExpertStream:
         }
 
     @classmethod
-    def open(
-        cls,
-        path: str | Path,
-        *,
-        capacity: int | None = None,
-        table: ExpertTable | None = None,
-        n_lanes: int = DEFAULT_N_LANES,
-        dense_weights: DenseWeights = "warm",
-    ) -> ExpertStream:
+    def open(cls, path: str | Path, options: StreamOptions, *, capacity: int | None = None) -> Self:
         """Open a model's files, and reserve address space for all of its experts.
 
         Args:
             path: the model; of a split one, its first part.
-            capacity: bytes of memory for experts; None: for all of them.
-            table: of this model, where it has been read already.
-            n_lanes: reads at the same time, 1 to :data:`MAX_N_LANES`.
-            dense_weights: see the class.
+            options: how to stream.
+            capacity: bytes of memory for experts, instead of the options' MiB.
 
         Raises:
             ModelFileError: a file cannot be read.
             StreamingUnsupportedError: the model has no routed experts, or the system no way to
                 stream them.
-            UsageError: a number is out of range, the capacity below the model's minimum.
+            UsageError: the memory for experts is below the model's minimum.
         """
         _check_system()
-        if not 1 <= n_lanes <= MAX_N_LANES:
-            raise UsageError(f"n_lanes is {n_lanes}, and may be 1 to {MAX_N_LANES}")
-        table = table or ExpertTable.read(Path(path))
-        capacity = table.total_bytes if capacity is None else capacity
-        if capacity < table.minimum_bytes:
-            raise UsageError(
-                f"a cache of {capacity / MIB:.1f} MiB is too small for {path}: a batch may need "
-                "all experts of a layer at once, which takes at least "
-                f"{-(-table.minimum_bytes // MIB)} MiB (--cache-mb)"
-            )
-        lanes = Lanes(table.header.parts, n_lanes)
-        return cls(table, ExpertStore(table, lanes, capacity), dense_weights)
+        path = Path(path)
+        table = ExpertTable.read(path)
+        size = options.cache_size(path, table, capacity)
+        lanes = Lanes(table.header.parts, options.n_lanes)
+        store = ExpertStore(table, lanes, size.mib * MIB if capacity is None else capacity)
+        return cls(table, store, options, size)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """How the experts are streamed, as resolved."""
+        return {
+            "moe_stream": 1,
+            "cache": self.cache_size,
+            "expert_mib": f"{self.table.total_bytes / MIB:.1f}",
+            "dense_mib": f"{self.table.dense_bytes / MIB:.1f}",
+            "io_threads": self.options.n_lanes,
+            "direct_io": int(self.store.lanes.is_direct),
+            "dense_weights": self.options.dense_weights,
+            "drop_cold_experts": self.options.drop_below or "",
+        }
 
     def prepare_model(self, model_params: Any) -> None:
         """Have llama.cpp map the file and compute with it as it is.
@@ -140,7 +137,7 @@ class ExpertStream:
             let_go(self._mappings[part], experts)
             if self.store.lanes.is_direct:
                 drop_from_page_cache(path, experts)
-            if self.dense_weights == "warm":
+            if self.options.dense_weights == "warm":
                 dense = [place for place in self.table.dense() if place.part == part]
                 spans = ((place.offset, place.offset + place.n_bytes) for place in dense)
                 warm(self._mappings[part], spans)
@@ -199,6 +196,16 @@ class ExpertStream:
             )
         weights.data = self.store.regions[place.name].address
         return layer, True
+
+    def wants(self, name: bytes) -> bool:
+        """Whether to be told when this node of routed experts has been computed: never."""
+        return False
+
+    def computed(self, name: bytes, address: int) -> None:
+        """A node that was wanted has been computed."""
+
+    def prompt_ended(self) -> None:
+        """What is decoded from here on is the answer."""
 
     def take_reads(self) -> Reads:
         """What was read since the last call of this."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import psutil
 from attrs import define, field, frozen
 
+from bmoe_core.available import available_bytes
+
+MIB = 2**20
 AVAILABLE_FLOOR_MIB = 1024
 """MiB of available memory that an automatic size leaves to the rest of the machine."""
 
@@ -18,23 +20,35 @@ class CacheSize:
     Attributes:
         mib: its size.
         available_mib: for an automatic size, the memory that was available; None: it was given.
+        reserved_mib: for an automatic size, what of it is left to others.
     """
 
     mib: int
     available_mib: int | None = None
+    reserved_mib: int = AVAILABLE_FLOOR_MIB
 
     @classmethod
-    def automatic(cls) -> CacheSize:
-        """What is available now, less :data:`AVAILABLE_FLOOR_MIB`; 0 where that leaves nothing."""
-        available = psutil.virtual_memory().available // 2**20
-        return cls(mib=max(0, available - AVAILABLE_FLOOR_MIB), available_mib=available)
+    def automatic(cls, *, dense_bytes: int = 0, most_bytes: int | None = None) -> CacheSize:
+        """What is available now, less :data:`AVAILABLE_FLOOR_MIB`; 0 where that leaves nothing.
+
+        Args:
+            dense_bytes: what the weights that are no experts will take, which is left to them.
+            most_bytes: what all experts take, more than which is of no use.
+        """
+        available = available_bytes() // MIB
+        reserved = AVAILABLE_FLOOR_MIB + -(-dense_bytes // MIB)
+        mib = max(0, available - reserved)
+        if most_bytes is not None:
+            mib = min(mib, -(-most_bytes // MIB))
+        return cls(mib=mib, available_mib=available, reserved_mib=reserved)
 
     def __str__(self) -> str:
         if self.available_mib is None:
             return f"{self.mib} MiB"
-        return (
-            f"{self.mib} MiB (auto: {self.available_mib} MiB available less {AVAILABLE_FLOOR_MIB})"
-        )
+        why = f"{self.available_mib} MiB available less {self.reserved_mib}"
+        if self.mib < self.available_mib - self.reserved_mib:
+            why += ", and no more than all experts"
+        return f"{self.mib} MiB (auto: {why})"
 
 
 @define

@@ -70,6 +70,9 @@ class Reads:
         return self.n_held / needed if needed else None
 
 
+NO_READS = Reads()
+
+
 @frozen
 class DecodeRouting:
     """The routing of one decode.

@@ -5,94 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from bmoe_core.routing.cache import CacheSize, LruCache
-from bmoe_core.routing.records import DecodeRouting, ExpertLayer
-
-MIB = 2**20
-
-
-@frozen
-class RoutingSummary:
-    """The routing of a generation or of one step of it.
-
-    Demanded bytes are those of the distinct experts of each decode and layer, whether or not they
-    were in memory already: what a decode has to have, not what it had to read.
-
-    Attributes:
-        target_bytes: demanded by the target's decodes, plain and verifying.
-        source_bytes: demanded by the draft source's own decodes.
-        n_distinct: distinct experts, summed over the target's decodes and their layers.
-        n_layers: routed layers, summed over the target's decodes.
-        verify_bytes: the part of ``target_bytes`` that decodes of several positions demanded.
-        verify_single_bytes: what one position of each of those decodes would have demanded.
-        n_hits: expert slices that the modelled cache held when they were needed.
-        n_misses: those it did not hold.
-        read_bytes: bytes of the misses.
-    """
-
-    target_bytes: int = 0
-    source_bytes: int = 0
-    n_distinct: int = 0
-    n_layers: int = 0
-    verify_bytes: int = 0
-    verify_single_bytes: int = 0
-    n_hits: int = 0
-    n_misses: int = 0
-    read_bytes: int = 0
-
-    def __add__(self, other: RoutingSummary) -> RoutingSummary:
-        return RoutingSummary(
-            target_bytes=self.target_bytes + other.target_bytes,
-            source_bytes=self.source_bytes + other.source_bytes,
-            n_distinct=self.n_distinct + other.n_distinct,
-            n_layers=self.n_layers + other.n_layers,
-            verify_bytes=self.verify_bytes + other.verify_bytes,
-            verify_single_bytes=self.verify_single_bytes + other.verify_single_bytes,
-            n_hits=self.n_hits + other.n_hits,
-            n_misses=self.n_misses + other.n_misses,
-            read_bytes=self.read_bytes + other.read_bytes,
-        )
-
-    @property
-    def demanded_bytes(self) -> int:
-        """Bytes demanded by all decodes."""
-        return self.target_bytes + self.source_bytes
-
-    @property
-    def distinct_per_layer(self) -> float | None:
-        """Mean distinct experts that a target decode needs of a layer."""
-        return self.n_distinct / self.n_layers if self.n_layers else None
-
-    @property
-    def widening(self) -> float | None:
-        """Bytes that decodes of several positions demanded, by those of one of their positions.
-
-        1.0: all positions were routed alike; the number of positions: none shared an expert.
-        """
-        if not self.verify_single_bytes:
-            return None
-        return self.verify_bytes / self.verify_single_bytes
-
-    @property
-    def source_share(self) -> float | None:
-        """The source's own part of the demanded bytes, 0 to 1."""
-        return self.source_bytes / self.demanded_bytes if self.demanded_bytes else None
-
-    @property
-    def hit_rate(self) -> float | None:
-        """Expert slices found in the modelled cache, of all that were needed, 0 to 1."""
-        touched = self.n_hits + self.n_misses
-        return self.n_hits / touched if touched else None
-
-    def demanded_mib_per_token(self, n_generated: int) -> float | None:
-        """MiB demanded a generated token."""
-        return self.demanded_bytes / MIB / n_generated if n_generated else None
-
-    def read_mib_per_token(self, n_generated: int) -> float | None:
-        """MiB that the modelled cache would have had to read a generated token."""
-        return self.read_bytes / MIB / n_generated if n_generated else None
+from bmoe_core.routing.records import NO_READS, DecodeRouting, ExpertLayer
+from bmoe_core.routing.summary import MIB, RoutingSummary
 
 
 @define
@@ -101,17 +18,19 @@ class RoutingTally:
 
     Attributes:
         layers: the model's routed layers; may still fill up when the tally is made.
-        cache_size: the size of the cache to model; None: none.
+        cache_size: the size of the cache, to be modelled where it is not real; None: none.
+        is_streamed: whether the experts are streamed, with a cache of that size.
         summary: what has been counted.
     """
 
     layers: Mapping[int, ExpertLayer]
     cache_size: CacheSize | None = None
+    is_streamed: bool = False
     summary: RoutingSummary = field(factory=RoutingSummary, init=False)
     _cache: LruCache | None = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        size = self.cache_size
+        size = None if self.is_streamed else self.cache_size
         self._cache = None if size is None else LruCache(size.mib * MIB)
 
     def warm(self, decodes: Iterable[DecodeRouting]) -> None:
@@ -142,8 +61,9 @@ class RoutingTally:
             size = self.layers[routed.layer].expert_bytes
             demanded += size * len(routed.experts)
             single += size * routed.n_used
+        reads = decode.reads or NO_READS
         if not decode.by_target:
-            return RoutingSummary(source_bytes=demanded)
+            return RoutingSummary(source_bytes=demanded, reads=reads, source_reads=reads)
         verifies = decode.n_tokens > 1
         return RoutingSummary(
             target_bytes=demanded,
@@ -151,6 +71,7 @@ class RoutingTally:
             n_layers=len(decode.layers),
             verify_bytes=demanded if verifies else 0,
             verify_single_bytes=single if verifies else 0,
+            reads=reads,
         )
 
     def _touch(self, decode: DecodeRouting) -> None:
@@ -194,18 +115,48 @@ class RoutingTally:
                 f"{summary.source_bytes / MIB:.1f} MiB ({summary.source_share:.1%}) was the head's "
                 f"own routing, {summary.target_bytes / MIB:.1f} MiB the verify batches"
             )
-        if self.cache_size is not None:
-            held = min(1.0, self.cache_size.mib * MIB / self.expert_bytes)
+        if self.is_streamed:
+            lines += self._streamed_lines(source, n_generated)
+        elif self.cache_size is not None:
             lines.append(
-                f"moe: modelled, a cache of {self.cache_size} holds {held:.0%} of the expert "
-                f"bytes, hits {summary.hit_rate or 0:.1%} and reads "
+                f"moe: modelled, a cache of {self.cache_size} holds {self._held_share:.0%} of the "
+                f"expert bytes, hits {summary.hit_rate or 0:.1%} and reads "
                 f"{summary.read_mib_per_token(n_generated):.2f} MiB/token"
+            )
+        return lines
+
+    @property
+    def _held_share(self) -> float:
+        """The part of the expert bytes that the cache holds, 0 to 1."""
+        assert self.cache_size is not None
+        return min(1.0, self.cache_size.mib * MIB / self.expert_bytes)
+
+    def _streamed_lines(self, source: str, n_generated: int) -> list[str]:
+        reads, own = self.summary.reads, self.summary.source_reads
+        lines = [
+            f"moe: streamed, a cache of {self.cache_size} holds {self._held_share:.0%} of the "
+            f"expert bytes, hits {reads.hit_rate or 0:.1%} and reads "
+            f"{reads.n_bytes / MIB / n_generated:.2f} MiB/token in "
+            f"{reads.wait_s / n_generated:.4f} s/token"
+        ]
+        if own.n_held + own.n_missing:
+            share = own.n_bytes / reads.n_bytes if reads.n_bytes else 0
+            lines.append(
+                f"{source}: of {reads.n_bytes / MIB:.1f} MiB read, {own.n_bytes / MIB:.1f} MiB "
+                f"({share:.1%}) was the head's own routing, "
+                f"{(reads.n_bytes - own.n_bytes) / MIB:.1f} MiB the verify batches"
+            )
+        if reads.n_routed:
+            lines.append(
+                f"moe: {reads.n_dropped}/{reads.n_routed} routed experts left out "
+                f"({reads.n_dropped / reads.n_routed:.1%}), so this is not the model's own answer"
             )
         return lines
 
     def to_dict(self, n_generated: int) -> dict[str, Any]:
         """The figures as JSON-ready values."""
         summary = self.summary
+        modelled = None if self.is_streamed else self.cache_size
         return {
             "n_expert": self.n_expert,
             "expert_mib": self.expert_bytes / MIB,
@@ -214,9 +165,22 @@ class RoutingTally:
             "verify_widening": summary.widening,
             "target_mib": summary.target_bytes / MIB,
             "source_mib": summary.source_bytes / MIB,
-            "modelled_cache_mib": None if self.cache_size is None else self.cache_size.mib,
+            "modelled_cache_mib": None if modelled is None else modelled.mib,
             "modelled_hit_rate": summary.hit_rate,
             "modelled_read_mib_per_token": (
-                None if self.cache_size is None else summary.read_mib_per_token(n_generated)
+                None if modelled is None else summary.read_mib_per_token(n_generated)
             ),
+            "streamed": self._streamed_dict(n_generated) if self.is_streamed else None,
+        }
+
+    def _streamed_dict(self, n_generated: int) -> dict[str, Any]:
+        reads, own = self.summary.reads, self.summary.source_reads
+        return {
+            "cache_mib": None if self.cache_size is None else self.cache_size.mib,
+            "hit_rate": reads.hit_rate,
+            "read_mib": reads.n_bytes / MIB,
+            "source_read_mib": own.n_bytes / MIB,
+            "read_mib_per_token": reads.n_bytes / MIB / n_generated if n_generated else None,
+            "wait_s_per_token": reads.wait_s / n_generated if n_generated else None,
+            "drop_rate": reads.n_dropped / reads.n_routed if reads.n_routed else None,
         }

@@ -47,6 +47,15 @@ class ExpertStage(Protocol):
     def multiplies(self, weights: int, ids: int) -> None:
         """``weights`` are to be multiplied with, those that ``ids`` names; nothing has been yet."""
 
+    def wants(self, name: bytes) -> bool:
+        """Whether :meth:`computed` is to be called once the node of this name has been."""
+
+    def computed(self, name: bytes, address: int) -> None:
+        """A node that was wanted holds its values, and nothing has read them yet."""
+
+    def prompt_ended(self) -> None:
+        """What is decoded from here on is the answer."""
+
     def take_reads(self) -> Reads:
         """What was read since the last call of this."""
 
@@ -138,13 +147,17 @@ class RouterTap:
             # Every node of a graph comes here, so nearly all of the tap's cost is in this line.
             if ctypes.c_uint64.from_address(address + NAME_OFFSET).value != _MOE_NODE:
                 return False
-            if not ask:
-                self._note_choice(address)
+            name = ctypes.string_at(address + NAME_OFFSET)
+            if name.startswith(TOPK_PREFIX):
+                if not ask:
+                    self._note_choice(address)
                 return True
-            if ctypes.string_at(address + NAME_OFFSET, len(TOPK_PREFIX)) == TOPK_PREFIX:
+            if self.stage is not None and not ask:
+                self.stage.computed(name, address)
                 return True
             if ctypes.c_int.from_address(address + OP_OFFSET).value == self._library.mul_mat_id:
                 self._note_multiplication(address)
+            return self.stage is not None and self.stage.wants(name)
         except BaseException as error:
             self._error = self._error or error
         return False

@@ -47,7 +47,7 @@ class _Model:
         writer.add_block_count(n_layer)
         writer.add_layer_norm_rms_eps(1e-6)
         if tokenizer:
-            _add_byte_tokenizer(writer)
+            add_byte_tokenizer(writer)
         else:
             writer.add_tokenizer_model("none")
             writer.add_vocab_size(N_VOCAB)
@@ -289,7 +289,7 @@ WRITERS: dict[str, Callable[..., None]] = {
 """A writer for each kind: called with a path, and a seed."""
 
 
-def _add_byte_tokenizer(writer: gguf.GGUFWriter) -> None:
+def add_byte_tokenizer(writer: gguf.GGUFWriter) -> None:
     """The byte-level vocabulary of GPT-2 without merges: every byte is a token of its own."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     stand_ins = iter(range(0x100, 0x200))
