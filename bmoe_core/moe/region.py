@@ -75,6 +75,6 @@ class Region:
         return any(is_held(expert) for expert in range(begin, stop))
 
     def close(self) -> None:
-        """Return all of it."""
-        self.view.release()
-        self._memory.close()
+        """Return all of it; reads as zeros from here on."""
+        # Not unmapped: an error that is on its way may still hold a window.
+        self._memory.madvise(mmap.MADV_DONTNEED)

@@ -93,7 +93,9 @@ class _Random:
         """A norm of ones, or a matrix whose products keep the size of what they are fed."""
         if name.endswith("norm"):
             return np.ones(extents, np.float32)
-        scale = extents[-1] ** -0.5
+        # What a layer adds is about as large as a row of the embedding, so that tokens differ
+        # also in what the last routers are fed.
+        scale = 1.0 if name == "token_embd" else extents[-1] ** -0.5
         kind = self.kind(name)
         if kind == gguf.GGMLQuantizationType.F32:
             router = self._generator.standard_normal(extents, np.float32)
@@ -109,7 +111,11 @@ class _Random:
     def _blocks(
         self, kind: gguf.GGMLQuantizationType, extents: tuple[int, ...], scale: float
     ) -> Bytes:
-        """Blocks of one f16 scale and of numbers that are equally likely."""
+        """Blocks of one f16 scale and of numbers that are equally likely.
+
+        The least number has no counterpart above zero, so that a block's mean is not zero: the
+        sign of the scale is random, or all rows would be alike and choose the same experts.
+        """
         n_weights, n_bytes = gguf.GGML_QUANT_SIZES[kind]
         n_levels = 2 ** (8 * (n_bytes - 2) // n_weights)
         row_bytes = extents[-1] // n_weights * n_bytes
@@ -118,7 +124,9 @@ class _Random:
         )
         # The deviation of numbers that are equally likely is their range by the root of 12.
         step = np.array([scale * 12**0.5 / n_levels], np.float16)
+        signs = blocks[..., 1] & 0x80
         blocks[..., :2] = step.view(np.uint8)
+        blocks[..., 1] |= signs
         return blocks.reshape(*extents[:-1], row_bytes)
 
 

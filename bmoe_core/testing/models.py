@@ -75,10 +75,7 @@ class _Model:
 
     def finish(self) -> None:
         """Write the file."""
-        self.writer.write_header_to_file()
-        self.writer.write_kv_data_to_file()
-        self.writer.write_tensors_to_file()
-        self.writer.close()
+        _write(self.writer)
 
     def attention(self, block: str, *, gated: bool = False, norms: bool = True) -> None:
         """Queries, keys, values, output; ``gated`` as Qwen 3.5 has them."""
@@ -263,16 +260,36 @@ def write_f32_copy(source: Path, out: Path) -> None:
     decodes; equality of answers is a matter for f32.
     """
     reader = gguf.GGUFReader(source)
+    writer = _copy_metadata(reader, out)
+    for tensor in reader.tensors:
+        data = tensor.data.astype(np.float32) if tensor.data.dtype == np.float16 else tensor.data
+        writer.add_tensor(tensor.name, data)
+    _write(writer)
+
+
+def write_split_copy(source: Path, out: Path, tensors_per_part: int) -> Path:
+    """The same f32 or f16 model in several files beside ``out``; the path of the first."""
+    reader = gguf.GGUFReader(source)
+    writer = _copy_metadata(reader, out, split_max_tensors=tensors_per_part)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    _write(writer)
+    n_parts = -(-len(reader.tensors) // tensors_per_part)
+    return out.with_name(f"{out.stem}-00001-of-{n_parts:05}.gguf")
+
+
+def _copy_metadata(reader: gguf.GGUFReader, out: Path, **options: int) -> gguf.GGUFWriter:
     architecture = reader.fields[gguf.Keys.General.ARCHITECTURE].contents()
-    writer = gguf.GGUFWriter(out, architecture)
+    writer = gguf.GGUFWriter(out, architecture, **options)
     for field in reader.fields.values():
         if field.name.startswith("GGUF.") or field.name == gguf.Keys.General.ARCHITECTURE:
             continue
         item = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(field.name, field.contents(), field.types[0], item)
-    for tensor in reader.tensors:
-        data = tensor.data.astype(np.float32) if tensor.data.dtype == np.float16 else tensor.data
-        writer.add_tensor(tensor.name, data)
+    return writer
+
+
+def _write(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
