@@ -18,7 +18,7 @@ from bmoe_core.errors import (
 )
 from bmoe_core.limits import MAX_THREADS
 from bmoe_core.loop import DEFAULT_WIDTH, MAX_WIDTH
-from bmoe_core.moe import options as streaming
+from bmoe_core.moe.options import add_options as add_streaming_options
 from bmoe_core.options import SourceOption, describe, options_of, switch
 from bmoe_core.sources import InstalledSource, choose_source, find_source, installed_sources
 
@@ -163,7 +163,7 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
     drafting.add_argument(
         "--strict", action="store_true", help="end the run where the draft source fails"
     )
-    streaming.add_options(parser, _bounded)
+    add_streaming_options(parser, _bounded)
     output = parser.add_argument_group("output")
     output.add_argument(
         "--json", metavar="PATH", help="write the run's record as JSON; - for stdout"

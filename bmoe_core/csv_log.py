@@ -28,6 +28,7 @@ COLUMNS = (
 """The columns, in order; docs/reference/csv.md defines each."""
 
 _SAMPLED = ("rss_anon_mib", "rss_file_mib", "swap_mib", "available_mib")
+_RATES = ("cache_hit_pct",)
 _COSTS = tuple(name for name in COLUMNS[3:] if name not in _SAMPLED)
 
 
@@ -79,7 +80,7 @@ class CsvLog:
         for i, token in enumerate(step.tokens):
             position = self._n_tokens + 1 + i
             row: dict[str, Any] = {"step": position, "steps": self.n_predict, "token": token}
-            row |= costs if i == 0 else {name: _zero(costs[name]) for name in _COSTS}
+            row |= costs if i == 0 else {name: _zero(name, costs[name]) for name in _COSTS}
             for name in _SAMPLED:
                 value = None if footprint is None or i > 0 else getattr(footprint, name)
                 row[name] = "" if value is None else f"{value:.2f}"
@@ -177,9 +178,9 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.4f}"
 
 
-def _zero(first: Any) -> Any:
+def _zero(name: str, first: Any) -> Any:
     """For the rows after a group's first: nothing more was spent, or it is not known."""
-    return "" if first == "" else 0
+    return "" if first == "" or name in _RATES else 0
 
 
 def _figure(value: float | None) -> str:

@@ -18,10 +18,11 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "hookspecs", "loop", "sources", "steps", "target", "telemetry"},
     "__main__": {"cli"},
     "accounts": {"csv_log", "footprint", "routing", "steps", "telemetry"},
-    "arguments": {"errors", "limits", "loop", "options", "sources"},
+    "arguments": {"errors", "limits", "loop", "moe.options", "options", "sources"},
+    "available": set(),
     "cli": {
         *("accounts", "arguments", "console", "csv_log", "errors", "files", "footprint"),
-        *("listing", "loop", "models", "routing", "sources", "target", "telemetry"),
+        *("listing", "loop", "models", "moe", "routing", "sources", "target", "telemetry"),
     },
     "console": {"errors"},
     "csv_log": {"files", "footprint", "routing", "steps", "telemetry"},
@@ -35,8 +36,10 @@ ALLOWED: dict[str, set[str]] = {
     "loop": {"errors", "guard", "meter", "steps"},
     "meter": set(),
     "models": set(),
+    "moe": {"errors", "routing"},
+    "moe.options": {"errors", "moe.table", "routing.cache"},
     "options": {"errors"},
-    "routing": {"errors"},
+    "routing": {"available", "errors"},
     "sources": {"errors", "hookspecs", "options", "target.protocol"},
     "steps": {"meter"},
     "target": {"errors", "limits"},
@@ -46,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 """Imports that happen when the program runs. A package may import its own modules."""
 
-LLAMA_CPP = {"target", "routing.ggml", "routing.tap"}
+LLAMA_CPP = {"target", "moe.stream", "routing.ggml", "routing.tap"}
 """The only ones that may import llama_cpp."""
 
 

@@ -14,7 +14,7 @@ from bmoe_core.csv_log import COLUMNS, CsvLog
 from bmoe_core.files import OutputFile
 from bmoe_core.footprint import Footprint
 from bmoe_core.meter import Cost
-from bmoe_core.routing.tally import RoutingSummary
+from bmoe_core.routing.summary import RoutingSummary
 from bmoe_core.testing import FakeTarget, ScriptedSource, hashed
 
 PLAIN = Step((7,), 0, 0, Cost(0.010, 0.018, 2), draft_s=0.001, loop_s=0.0001)

@@ -270,7 +270,7 @@ def write_f32_copy(source: Path, out: Path) -> None:
 def write_split_copy(source: Path, out: Path, tensors_per_part: int) -> Path:
     """The same f32 or f16 model in several files beside ``out``; the path of the first."""
     reader = gguf.GGUFReader(source)
-    writer = _copy_metadata(reader, out, split_max_tensors=tensors_per_part)
+    writer = _copy_metadata(reader, out, tensors_per_part)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data)
     _write(writer)
@@ -278,9 +278,11 @@ def write_split_copy(source: Path, out: Path, tensors_per_part: int) -> Path:
     return out.with_name(f"{out.stem}-00001-of-{n_parts:05}.gguf")
 
 
-def _copy_metadata(reader: gguf.GGUFReader, out: Path, **options: int) -> gguf.GGUFWriter:
+def _copy_metadata(
+    reader: gguf.GGUFReader, out: Path, tensors_per_part: int = 0
+) -> gguf.GGUFWriter:
     architecture = reader.fields[gguf.Keys.General.ARCHITECTURE].contents()
-    writer = gguf.GGUFWriter(out, architecture, **options)
+    writer = gguf.GGUFWriter(out, architecture, split_max_tensors=tensors_per_part)
     for field in reader.fields.values():
         if field.name.startswith("GGUF.") or field.name == gguf.Keys.General.ARCHITECTURE:
             continue
