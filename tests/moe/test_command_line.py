@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,3 +194,11 @@ def test_sizes() -> None:
     assert StreamOptions(cache_mb=5).cache_size(path, table, None) == CacheSize(5)
     assert StreamOptions().cache_size(path, table, 3 * 2**20 + 1) == CacheSize(4)
     assert StreamOptions().cache_mb == module.AUTO
+
+
+def test_the_whole_example_program_runs() -> None:
+    """docs/examples/stream.py, as the how-to shows it."""
+    program = Path(__file__).parents[2] / "docs" / "examples" / "stream.py"
+    command = [sys.executable, str(program), str(demo_model()), "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "moe: streamed, a cache of 2 MiB holds " in done.stdout
