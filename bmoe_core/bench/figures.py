@@ -28,7 +28,7 @@ class Verdict(str, enum.Enum):
     LOSES = "loses"
     """Below it."""
     CONTAMINATED = "contaminated"
-    """More than half of its rounds were disturbed by other programs: nothing can be said."""
+    """Other programs disturbed more than half of its rounds, or all baselines: it says nothing."""
 
 
 @frozen
@@ -111,7 +111,7 @@ def cell_figures(runs: Sequence[Run]) -> dict[Key, CellFigures]:
 
 def noise_band(runs: Sequence[Run], prompt: str) -> Band | None:
     """The band of the plain runs on a prompt; None until both of a round are there."""
-    baseline = _baseline(runs, prompt)
+    baseline, _ = _baseline(runs, prompt)
     ratios = [
         rate / baseline[run.round]
         for run in runs
@@ -123,13 +123,26 @@ def noise_band(runs: Sequence[Run], prompt: str) -> Band | None:
     return Band(min(ratios), max(ratios)) if ratios else None
 
 
-def _baseline(runs: Sequence[Run], prompt: str) -> dict[int, float]:
-    """The mean wall rate of the two plain runs of each round in which both are clean."""
+def _baseline(runs: Sequence[Run], prompt: str) -> tuple[dict[int, float], bool]:
+    """The mean wall rate of the two plain runs of each round in which both are clean.
+
+    Where there is no such round: of each round, and False.
+    """
+    plain = [
+        run
+        for run in runs
+        if run.prompt == prompt
+        and run.cell in (BASELINE.name, BASELINE_AGAIN.name)
+        and run.wall_tok_s
+    ]
+    clean = _pair_means([run for run in plain if not run.contaminated])
+    return (clean, True) if clean else (_pair_means(plain), False)
+
+
+def _pair_means(plain: Sequence[Run]) -> dict[int, float]:
     rates: dict[int, list[float]] = {}
-    for run in runs:
-        plain = run.cell in (BASELINE.name, BASELINE_AGAIN.name)
-        if plain and run.prompt == prompt and not run.contaminated and run.wall_tok_s:
-            rates.setdefault(run.round, []).append(run.wall_tok_s)
+    for run in plain:
+        rates.setdefault(run.round, []).append(run.wall_tok_s or 0.0)
     return {number: statistics.mean(pair) for number, pair in rates.items() if len(pair) == 2}
 
 
@@ -145,17 +158,19 @@ def _plain_step_s(runs: Sequence[Run], prompt: str) -> float | None:
 
 def _figures(
     runs: Sequence[Run],
-    baseline: dict[int, float],
+    baseline: tuple[dict[int, float], bool],
     band: Band | None,
     plain_step_s: float | None,
 ) -> CellFigures:
     clean = [run for run in runs if not run.contaminated]
     n_contaminated = len(runs) - len(clean)
+    # Where nothing is clean the disturbed figures are shown, under a verdict that says so.
+    clean = clean or list(runs)
+    means, is_clean = baseline
     ratios = [
-        run.wall_tok_s / baseline[run.round]
-        for run in clean
-        if run.wall_tok_s and run.round in baseline
+        run.wall_tok_s / means[run.round] for run in clean if run.wall_tok_s and run.round in means
     ]
+    is_clean = is_clean and 2 * n_contaminated <= len(runs)
     n_drafted, n_accepted = _total(runs, "n_drafted"), _total(runs, "n_accepted")
     n_drafted_steps, n_decodes = _total(runs, "n_drafted_steps"), _total(runs, "n_decodes")
     n_generated = sum(run.n_generated for run in runs)
@@ -164,7 +179,7 @@ def _figures(
     return CellFigures(
         prompt=runs[0].prompt,
         cell=runs[0].cell,
-        n_rounds=len(clean),
+        n_rounds=len(runs) - n_contaminated,
         n_contaminated=n_contaminated,
         n_generated=median([run.n_generated for run in runs]),
         reported_tok_s=_median_of(clean, lambda run: run.reported_tok_s),
@@ -179,7 +194,7 @@ def _figures(
         step_cost=drafted_step_s and plain_step_s and drafted_step_s / plain_step_s,
         tokens_per_drafted_step=ratio(n_drafted_steps + n_accepted, n_drafted_steps),
         majflt_per_token=ratio(sum(majflt), sum(r.n_generated for r in clean)) if majflt else None,
-        verdict=_verdict(runs[0].cell, median(ratios), band, n_contaminated, len(runs)),
+        verdict=_verdict(runs[0].cell, median(ratios), band, is_clean),
     )
 
 
@@ -192,12 +207,12 @@ def _median_of(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> fl
 
 
 def _verdict(
-    cell: str, ratio_median: float | None, band: Band | None, n_contaminated: int, n_runs: int
+    cell: str, ratio_median: float | None, band: Band | None, is_clean: bool
 ) -> Verdict | None:
-    if cell in (BASELINE.name, BASELINE_AGAIN.name):
+    if cell in (BASELINE.name, BASELINE_AGAIN.name) or ratio_median is None or band is None:
         return None
-    if ratio_median is None or band is None or 2 * n_contaminated > n_runs:
-        return Verdict.CONTAMINATED if n_contaminated else None
+    if not is_clean:
+        return Verdict.CONTAMINATED
     if ratio_median > band.high:
         return Verdict.WINS
     return Verdict.LOSES if ratio_median < band.low else Verdict.HOLDS

@@ -70,6 +70,8 @@ def _measure(plan: Plan, earlier: Sequence[Run]) -> Report:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
+        # Drawn between runs only: a thread that draws would be part of what is timed.
+        auto_refresh=False,
         disable=not sys.stderr.isatty(),
     )
     with Rig(plan) as rig, Peers(plan, rig) as peers, progress:
@@ -80,14 +82,14 @@ def _measure(plan: Plan, earlier: Sequence[Run]) -> Report:
             peers=peers,
             watch=OthersWatch(peers.pids),
             on_progress=lambda done, total, what: progress.update(
-                task, completed=done, total=total, description=what
+                task, completed=done, total=total, description=what, refresh=True
             ),
         )
         interrupted = False
         step_costs: list[WidthCost] = []
         try:
             session.execute(earlier)
-            progress.update(task, description="decodes of several positions", total=None)
+            progress.update(task, description="decodes of several positions", refresh=True)
             step_costs = _step_costs(plan, rig, session)
         except KeyboardInterrupt:
             interrupted = True

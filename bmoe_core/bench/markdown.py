@@ -18,7 +18,8 @@ def markdown(report: Report) -> str:
         n = rows[0][1].n_generated or 0
         parts.append(
             f"## {prompt.name}\n\n{report.n_prompt[prompt.name]} tokens of prompt, {n:.0f} "
-            f"generated, {rows[0][1].n_rounds} rounds; {band_words(report.band(prompt.name))}."
+            f"generated, {rows[0][1].n_rounds} clean rounds of {report.plan.rounds}; "
+            f"{band_words(report.band(prompt.name))}."
         )
         if report.is_short(prompt.name):
             parts.append("The answer is short: a few tokens are little to argue from.")

@@ -37,7 +37,7 @@ def print_report(report: Report, console: Console) -> None:
         console.print()
         console.print(
             f"[bold]{prompt.name}[/]: {report.n_prompt[prompt.name]} tokens of prompt, "
-            f"{n:.0f} generated, {rows[0][1].n_rounds} rounds"
+            f"{n:.0f} generated, {rows[0][1].n_rounds} clean rounds of {report.plan.rounds}"
         )
         console.print(rates_table(rows, console.width))
         console.print()

@@ -78,6 +78,16 @@ def test_a_cell_that_was_mostly_disturbed_says_nothing() -> None:
     assert cell_figures(runs)["p", "ngram"].verdict is Verdict.CONTAMINATED
 
 
+def test_a_baseline_that_was_never_clean_gives_no_verdict() -> None:
+    """The disturbed figures are shown, and called so."""
+    runs = rounds([11.0, 11.0, 22.0], PLAIN)
+    for i in (0, 3, 6):
+        runs[i] = run("none", i // 3, PLAIN[i // 3][0], contaminated=True)
+    figures = cell_figures(runs)["p", "ngram"]
+    assert figures.verdict is Verdict.CONTAMINATED
+    assert figures.ratio_median == pytest.approx(1.1)
+
+
 def test_a_round_whose_baseline_was_disturbed_does_not_count() -> None:
     """There is nothing to compare with."""
     runs = rounds([11.0, 33.0, 22.0], PLAIN)

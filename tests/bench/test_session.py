@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 
+from bmoe_core.bench import conditions
 from bmoe_core.bench.conditions import OthersWatch
 from bmoe_core.bench.plan import BASELINE, BASELINE_AGAIN, ORACLE, SYNTHETIC, Cell, Plan
 from bmoe_core.bench.prompts import Prompt
@@ -292,3 +293,22 @@ def test_cells_are_named_by_what_is_special_about_them() -> None:
     assert Cell(ORACLE, 8).name == "oracle draft=8"
     assert Cell("llama-server", 3, (("spec", "ngram-simple"),)).name == "llama-server ngram-simple"
     assert (BASELINE.name, BASELINE_AGAIN.name) == ("none", "none again")
+
+
+class TestCooling:
+    def test_it_waits_until_the_sensor_is_below(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And records how long that took."""
+        readings = [50.0, 45.0, 39.0, 39.0]
+        monkeypatch.setattr(conditions, "temperature", lambda: readings.pop(0))
+        monkeypatch.setattr(conditions, "COOL_POLL_S", 0.01)
+        state = conditions.cool_down(40.0, 60.0)
+        assert state.temperature_c == 39.0
+        assert not state.gave_up_cooling
+
+    def test_it_gives_up_and_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A machine that stays warm must not wait for ever."""
+        monkeypatch.setattr(conditions, "temperature", lambda: 90.0)
+        monkeypatch.setattr(conditions, "COOL_POLL_S", 0.01)
+        state = conditions.cool_down(40.0, 0.05)
+        assert state.gave_up_cooling
+        assert state.waited_s > 0
