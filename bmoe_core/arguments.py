@@ -109,7 +109,8 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
         prog="bmoe",
         description=DESCRIPTION,
         usage="bmoe [-m MODEL] [-p TEXT | -f FILE] [--draft-source NAME] [options]\n"
-        "       bmoe sources",
+        "       bmoe sources\n"
+        "       bmoe bench [options]",
         add_help=False,
         allow_abbrev=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=79),

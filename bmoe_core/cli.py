@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["sources"]:
             return _list_sources(arguments[1:])
+        if arguments[:1] == ["bench"]:
+            return _bench(arguments[1:])
         return _Run(parse(arguments)).execute()
     except BmoeError as error:
         lines = str(error).splitlines()[:MAX_REFUSAL_LINES]
@@ -67,6 +70,17 @@ def _list_sources(arguments: Sequence[str]) -> int:
         raise UsageError(f"`bmoe sources` takes no arguments, and {arguments[0]!r} was given")
     TextStream(sys.stdout).write("".join(f"{line}\n" for line in describe_sources()).encode())
     return 0
+
+
+def _bench(arguments: Sequence[str]) -> int:
+    missing = [name for name in ("rich", "matplotlib") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"bmoe bench needs {' and '.join(missing)}: pip install 'bmoe-core[bench]'"
+        )
+    from bmoe_core.bench.main import bench
+
+    return bench(arguments)
 
 
 @define(eq=False)

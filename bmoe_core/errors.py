@@ -24,7 +24,8 @@
         ├── DecodeError
         ├── ExpertReadError
         ├── RollbackError
-        └── SourceFailedError      only under strict
+        ├── SourceFailedError      only under strict
+        └── PeerError              another program that a bench compares with
 
 ``str(error)`` is one or two plain sentences for the user: what is wrong and what to do about it.
 """
@@ -154,3 +155,7 @@ class RollbackError(RunError):
 
 class SourceFailedError(RunError):
     """A source raised or broke its contract during a run, and the run was strict."""
+
+
+class PeerError(RunError):
+    """Another program that a bench compares with cannot be run, or failed."""
