@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from attrs import define, field
 
+from bmoe_core.errors import StreamingUnsupportedError
 from bmoe_core.moe.table import ExpertTensor, page_ceil, page_floor
 
 # Python names the flag from 3.13 on; its value is that of Linux on every architecture but Alpha,
@@ -23,6 +24,8 @@ _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 @define(eq=False)
 class Region:
     """Address space for one expert tensor, laid out as the file is, page for page.
+
+    Making one raises StreamingUnsupportedError where the system reserves none.
 
     Attributes:
         tensor: the tensor.
@@ -40,7 +43,14 @@ class Region:
         self._start = page_floor(place.offset)
         length = page_ceil(place.offset + place.n_bytes) - self._start
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._memory = mmap.mmap(-1, length, flags=flags)
+        try:
+            self._memory = mmap.mmap(-1, length, flags=flags)
+        except OSError as error:
+            raise StreamingUnsupportedError(
+                f"the system reserves no {length // 2**20} MiB of addresses for experts that are "
+                f"not in memory ({error.strerror}): allow it (ulimit -v unlimited, "
+                "vm.overcommit_memory not 2), or leave --moe-stream out"
+            ) from None
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             # A huge page would take the memory of experts that are not held.
             self._memory.madvise(mmap.MADV_NOHUGEPAGE)

@@ -92,5 +92,5 @@ class Library:
 def _unsupported(reason: str) -> RoutingUnsupportedError:
     return RoutingUnsupportedError(
         f"the installed llama-cpp-python does not let the routing be read: {reason}. Install "
-        "llama-cpp-python 0.3.36, or leave --routing and --cache-mb out"
+        "llama-cpp-python 0.3.36, or leave --routing, --cache-mb and --moe-stream out"
     )

@@ -105,7 +105,7 @@ class RouterTap:
         if context_params.cb_eval:
             raise UsageError(
                 "the routing cannot be read: the draft source has set an evaluation callback of "
-                "its own, and llama.cpp takes one; leave --routing and --cache-mb out"
+                "its own, and llama.cpp takes one; leave --routing, --cache-mb and --moe-stream out"
             )
         callback_type = llama_cpp.ggml_backend_sched_eval_callback
         context_params.cb_eval = ctypes.cast(self._callback, callback_type)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bmoe_core.errors import StreamingUnsupportedError
+from bmoe_core.moe import region as region_module
 from bmoe_core.moe.gguf import TensorPlace
 from bmoe_core.moe.region import Region
 from bmoe_core.moe.residency import Plan, Residency
@@ -150,6 +152,16 @@ class TestRegion:
         assert region.address % PAGE == 96
         assert len(region.window(3 * PAGE, 4 * PAGE)) == PAGE
         region.close()
+
+    def test_a_system_that_reserves_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As with a limit on addresses, or where every reserved page counts as taken."""
+
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise OSError(12, "Cannot allocate memory")
+
+        monkeypatch.setattr(region_module.mmap, "mmap", refuse)
+        with pytest.raises(StreamingUnsupportedError, match=r"no 4 MiB .*overcommit_memory not 2"):
+            Region(tensor(0, 2**20))
 
 
 def test_neighbours_are_read_together() -> None:

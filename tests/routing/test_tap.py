@@ -271,7 +271,7 @@ class TestFailures:
     def test_a_missing_function_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The message names what to do."""
         monkeypatch.setattr(ggml._ggml, "libggml", object())
-        with pytest.raises(RoutingUnsupportedError, match="leave --routing and --cache-mb out"):
+        with pytest.raises(RoutingUnsupportedError, match="leave --routing, --cache-mb and --moe"):
             RouterTap()
 
     def test_rows_that_lie_apart_are_read_as_rows(self) -> None:
