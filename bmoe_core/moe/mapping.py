@@ -7,7 +7,6 @@ taken out of the process and out of the page cache. The other weights stay mappe
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -18,6 +17,7 @@ from attrs import frozen
 
 from bmoe_core.moe.table import page_ceil, page_floor
 
+MAPS = Path("/proc/self/maps")
 _MADV_POPULATE_READ = 22
 """Since Linux 5.14; Python does not name it."""
 
@@ -42,17 +42,33 @@ class Mapped:
         return self.address + inside if 0 <= inside < self.n_bytes else None
 
 
-def find_mappings(device: int, inode: int) -> list[Mapped]:
-    """Every stretch of a file that this process has mapped; none where that cannot be known."""
+def find_mappings(path: Path, device: int, inode: int) -> list[Mapped]:
+    """Every stretch of a file that this process has mapped.
+
+    Args:
+        path: the file.
+        device: its device and ``inode``, as they were when it was opened.
+    """
+    # btrfs and overlayfs show another device there than stat does: then the name has to do, as long
+    # as the file of that name is still the one that was opened.
+    name = str(path.resolve()) if _is(path, device, inode) else None
     found = []
-    with contextlib.suppress(FileNotFoundError), Path("/proc/self/maps").open() as lines:
-        for line in lines:
-            span, _, offset, numbers, node = line.split(maxsplit=5)[:5]
-            major, minor = (int(number, 16) for number in numbers.split(":"))
-            if int(node) == inode and os.makedev(major, minor) == device:
-                start, end = (int(address, 16) for address in span.split("-"))
-                found.append(Mapped(start, int(offset, 16), end - start))
+    for line in MAPS.read_text().splitlines():
+        span, _, offset, numbers, node, *rest = line.split(maxsplit=5)
+        major, minor = (int(number, 16) for number in numbers.split(":"))
+        is_same = int(node) == inode and os.makedev(major, minor) == device
+        if is_same or (name is not None and rest == [name]):
+            start, end = (int(address, 16) for address in span.split("-"))
+            found.append(Mapped(start, int(offset, 16), end - start))
     return found
+
+
+def _is(path: Path, device: int, inode: int) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (device, inode)
 
 
 def let_go(mappings: Sequence[Mapped], spans: Iterable[tuple[int, int]]) -> None:

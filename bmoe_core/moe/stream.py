@@ -19,7 +19,7 @@ from llama_cpp import llama_cpp
 
 from bmoe_core.errors import StreamingUnsupportedError
 from bmoe_core.moe.lanes import Lanes
-from bmoe_core.moe.mapping import Mapped, drop_from_page_cache, find_mappings, let_go, warm
+from bmoe_core.moe.mapping import MAPS, Mapped, drop_from_page_cache, find_mappings, let_go, warm
 from bmoe_core.moe.options import StreamOptions
 from bmoe_core.moe.store import ExpertStore
 from bmoe_core.moe.table import ExpertTable, ExpertTensor
@@ -86,7 +86,11 @@ class ExpertStream:
         table = ExpertTable.read(path)
         size = options.cache_size(path, table, capacity)
         lanes = Lanes(table.header.parts, options.n_lanes)
-        store = ExpertStore(table, lanes, size.mib * MIB if capacity is None else capacity)
+        try:
+            store = ExpertStore(table, lanes, size.mib * MIB if capacity is None else capacity)
+        except StreamingUnsupportedError:
+            lanes.close()
+            raise
         return cls(table, store, options, size)
 
     @property
@@ -121,8 +125,10 @@ class ExpertStream:
         Raises:
             StreamingUnsupportedError: the model was loaded from other files, or not mapped.
         """
-        parts = range(len(self.table.header.parts))
-        self._mappings = [find_mappings(*self.store.lanes.identity(part)) for part in parts]
+        self._mappings = [
+            find_mappings(path, *self.store.lanes.identity(part))
+            for part, path in enumerate(self.table.header.parts)
+        ]
         for part, path in enumerate(self.table.header.parts):
             if not self._mappings[part]:
                 raise StreamingUnsupportedError(
@@ -235,7 +241,7 @@ def _check_system() -> None:
     missing = None
     if llama_cpp.llama_supports_gpu_offload():
         missing = "this llama.cpp computes on a GPU, and experts are streamed for a CPU alone"
-    elif not Path("/proc/self/maps").exists() or not hasattr(ctypes.CDLL(None), "madvise"):
+    elif not MAPS.exists() or not hasattr(ctypes.CDLL(None), "madvise"):
         missing = "experts are streamed on Linux alone"
     if missing is not None:
         raise StreamingUnsupportedError(f"{missing}: leave --moe-stream out")
