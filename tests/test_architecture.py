@@ -15,38 +15,40 @@ ROOT = Path(bmoe_core.__file__).parent
 PLUGINS = ROOT.parent / "plugins"
 
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"errors", "hookspecs", "loop", "sources", "steps", "target", "telemetry"},
+    "__init__": {"errors", "gate", "hookspecs", "loop", "sources", "steps", "target", "telemetry"},
     "__main__": {"cli"},
     "accounts": {"csv_log", "footprint", "routing", "steps", "telemetry"},
-    "arguments": {"errors", "limits", "loop", "options", "sources"},
+    "arguments": {"errors", "gate", "limits", "loop", "options", "sources"},
     "bench": {
-        *("errors", "files", "hookspecs", "limits", "loop", "models", "options", "routing"),
-        *("sources", "steps", "target", "telemetry"),
+        *("errors", "files", "gate", "guard", "hookspecs", "limits", "loop", "models"),
+        *("options", "routing", "sources", "steps", "target", "telemetry"),
     },
     "cli": {
         *("accounts", "arguments", "bench", "console", "csv_log", "errors", "files", "footprint"),
-        *("listing", "loop", "models", "routing", "sources", "target", "telemetry"),
+        *("gate", "listing", "loop", "models", "routing", "sources", "target", "telemetry"),
     },
     "console": {"errors"},
     "csv_log": {"files", "footprint", "routing", "steps", "telemetry"},
     "errors": set(),
     "files": {"errors"},
     "footprint": set(),
+    "gate": {"policy", "steps"},
     "guard": {"errors", "steps"},
     "hookspecs": {"steps", "target.protocol"},
     "limits": set(),
     "listing": {"errors", "options", "sources"},
-    "loop": {"errors", "guard", "meter", "steps"},
+    "loop": {"errors", "guard", "meter", "policy", "steps"},
     "meter": set(),
     "models": set(),
     "options": {"errors"},
+    "policy": {"steps"},
     "routing": {"errors"},
     "sources": {"errors", "hookspecs", "options", "target.protocol"},
     "steps": {"meter"},
     "target": {"errors", "limits"},
     "target.protocol": set(),
     "telemetry": {"footprint", "meter", "steps"},
-    "testing": {"errors", "hookspecs", "loop", "sources", "target.protocol"},
+    "testing": {"errors", "gate", "hookspecs", "loop", "sources", "target.protocol"},
 }
 """Imports that happen when the program runs. A package may import its own modules."""
 
@@ -123,6 +125,7 @@ def test_public_names() -> None:
     assert sorted(bmoe_core.__all__) == [
         "BmoeError",
         "ContextError",
+        "CostGate",
         "DecodeError",
         "Draft",
         "DraftSource",
