@@ -151,6 +151,7 @@ def test_every_json_key_is_documented_in_order() -> None:
         load_s=0.0,
         footprint=Footprint(0.0, None, None, None, 0.0),
         routing=RoutingTally({}).to_dict(0),
+        gate=None,
         finish_reason="",
         warnings=[],
         tokens=[],
