@@ -26,6 +26,7 @@ import psutil
 
 from bmoe_core import LlamaModel, LlamaTarget, Tally, generate, open_source
 from bmoe_core.footprint import Footprint
+from bmoe_core.gate import CostGate
 from bmoe_core.moe.options import StreamOptions
 from bmoe_core.moe.stream import ExpertStream
 from bmoe_core.routing.tally import RoutingTally
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--bound-mib", type=int, help="memory of a cell's process, page cache too")
     parser.add_argument("--cache-mib", type=int, nargs="+", default=[])
-    parser.add_argument("--sources", nargs="+", default=["none"])
+    parser.add_argument("--sources", nargs="+", default=["none"], help="as mtp, or mtp+gate")
     parser.add_argument("--prompt", type=Path, help="a text; default: random tokens, see --forced")
     parser.add_argument("--forced", action="store_true", help="go on with random tokens as well")
     parser.add_argument("-n", type=int, default=64, help="tokens to generate")
@@ -155,7 +156,9 @@ def forget_pages(model: Path) -> None:
 def run_cell(arguments: argparse.Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     """One generation; its figures."""
     started = time.perf_counter()
-    source = None if cell["source"] == "none" else open_source(cell["source"])
+    name, _, gated = cell["source"].partition("+")
+    source = None if name == "none" else open_source(name)
+    gate = CostGate() if gated else None
     stream = None
     if cell["cache_mib"] is not None:
         options = StreamOptions(cell["cache_mib"], arguments.io_threads, arguments.dense_weights)
@@ -177,6 +180,7 @@ def run_cell(arguments: argparse.Namespace, cell: dict[str, Any]) -> dict[str, A
             model,
             n_ctx=1024,
             max_draft=WIDTH if source else 0,
+            rollback="checkpoint" if gate else "snapshots",
             n_threads=arguments.threads,
             prepare=source.prepare_context if source else None,
             tap=tap,
@@ -184,7 +188,7 @@ def run_cell(arguments: argparse.Namespace, cell: dict[str, Any]) -> dict[str, A
         if source is not None:
             source.open(target)
         load_s = time.perf_counter() - started
-        figures = measure(arguments, model, target, source, tap)
+        figures = measure(arguments, model, target, source, tap, gate)
         if source is not None:
             source.close()
     if stream is not None:
@@ -198,6 +202,7 @@ def measure(
     target: LlamaTarget,
     source: Any,
     tap: RouterTap | None,
+    gate: CostGate | None,
 ) -> dict[str, Any]:
     """The generation of a loaded model."""
     chooser = random.Random(1)
@@ -229,6 +234,7 @@ def measure(
         source=source,
         n_predict=arguments.n,
         width=WIDTH,
+        gate=gate,
         pick=pick,
         on_prefill=on_prefill,
     )
