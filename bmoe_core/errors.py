@@ -16,6 +16,7 @@
     │   ├── UnknownSourceError
     │   ├── SourceConflictError
     │   ├── SourceImportError
+    │   ├── SourceVersionError
     │   ├── SourceContractError
     │   ├── SourceOptionError      (also a ValueError)
     │   └── SourceUnavailable
@@ -114,6 +115,10 @@ class SourceConflictError(SourceError):
 
 class SourceImportError(SourceError):
     """The source's entry point could not be imported."""
+
+
+class SourceVersionError(SourceError):
+    """The source's distribution was written for another version of bmoe-core."""
 
 
 class SourceContractError(SourceError):

@@ -145,6 +145,7 @@ def test_public_names() -> None:
         "SourceImportError",
         "SourceOptionError",
         "SourceUnavailable",
+        "SourceVersionError",
         "Step",
         "Summary",
         "Tally",

@@ -567,6 +567,43 @@ class TestProcesses:
         assert written["finish_reason"] == "interrupted"
         assert written["text"].encode() == first + rest
 
+    @pytest.mark.parametrize("how", ["time.sleep(0.01)", "pass"], ids=["asleep", "busy"])
+    def test_ctrl_c_inside_a_source_that_hangs(
+        self, how: str, model_paths: dict[str, Path], tmp_path: Path, install: Install
+    ) -> None:
+        """The run ends with its report, and the source and hook are named."""
+        install(
+            "stuck",
+            f"""
+            import pathlib, time
+            from bmoe_core import hookimpl
+
+            class S:
+                @hookimpl
+                def draft(self, tokens, n_max):
+                    if len(tokens) == {len(PROMPT) + 4}:
+                        time.sleep(1.1)
+                        pathlib.Path({str(tmp_path / "hangs")!r}).touch()
+                        while True:
+                            {how}
+            """,
+        )
+        process = bmoe(
+            *("-m", str(model_paths["dense"]), "-t", "1", "-p", PROMPT, "--stuck"),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "hangs").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert out
+        assert b"stuck: draft had been running for 1." in err
+        assert b"when the run was interrupted" in err
+        assert b"Traceback" not in err
+        assert b"(3 decodes for 3 tokens)" in err
+
     def test_a_reader_that_leaves_ends_the_run_quietly(self, model_paths: dict[str, Path]) -> None:
         """`bmoe ... | head` shows no traceback."""
         process = bmoe(
