@@ -71,12 +71,36 @@ def parse(argv: Sequence[str]) -> Arguments:
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:
         raise _unknown_argument(unknown[0], source, installed, parser)
-    given = {
+    return Arguments(source=source, source_options=_given(options, parsed), options=parsed)
+
+
+def parse_source_options(
+    source: str, source_class: type, arguments: Sequence[str]
+) -> dict[str, Any]:
+    """The fields that a source's own options give, as where it is the chosen one.
+
+    Args:
+        source: its name, which its options begin with.
+        source_class: its class.
+        arguments: options of this source, and nothing else.
+
+    Raises:
+        UsageError: they cannot be understood.
+        SourceContractError: a field cannot be an option.
+    """
+    options = options_of(source, source_class)
+    parser = _core_parser(())
+    _add_source_options(parser, source, options)
+    parsed = parser.parse_args(arguments)
+    return _given(options, parsed)
+
+
+def _given(options: Iterable[SourceOption], parsed: argparse.Namespace) -> dict[str, Any]:
+    return {
         option.field: getattr(parsed, option.flag)
         for option in options
         if hasattr(parsed, option.flag)
     }
-    return Arguments(source=source, source_options=given, options=parsed)
 
 
 def _bounded(low: int, high: int | None = None) -> Any:
