@@ -27,7 +27,8 @@ AUTO = "auto"
 
 DESCRIPTION = (
     "Run a GGUF model with speculative decoding: a draft source proposes tokens, the model "
-    "verifies them, and the answer is the model's own. `bmoe sources` lists the draft sources."
+    "verifies them, and the answer is the model's own. `bmoe sources` lists the draft sources; "
+    "`bmoe new-source` writes the beginnings of one."
 )
 
 
@@ -132,7 +133,8 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
         prog="bmoe",
         description=DESCRIPTION,
         usage="bmoe [-m MODEL] [-p TEXT | -f FILE] [--draft-source NAME] [options]\n"
-        "       bmoe sources",
+        "       bmoe sources\n"
+        "       bmoe new-source NAME",
         add_help=False,
         allow_abbrev=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=79),

@@ -11,7 +11,6 @@ from bmoe_core.footprint import Footprint
 from bmoe_core.meter import NO_COST, Cost
 from bmoe_core.steps import Step
 
-
 SLOW_MS = 1.0
 """A source that takes less a step is never called slow, however small the model."""
 

@@ -59,7 +59,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         info = folder / f"{distribution.replace('-', '_')}-1.2.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\nRequires-Dist: {requires}\n"
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n"
+            f"Requires-Dist: {requires}\n"
         )
         (info / "entry_points.txt").write_text(
             f"[bmoe.draft_sources]\n{name} = {module}:{attribute}\n"

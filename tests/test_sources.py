@@ -108,7 +108,7 @@ class TestFinding:
             open_source("new")
 
     def test_a_broken_plugin_stops_only_itself(self, install: Install) -> None:
-        """What cannot be imported, is for another core, or claims a taken name is listed as such."""
+        """What cannot be imported, wants another core, or claims a taken name is listed so."""
         install("bad", "import no_such_module_at_all")
         install("new", ECHO, requires="bmoe-core>=99.1")
         install("twice", ECHO, distribution="one")

@@ -35,6 +35,8 @@ class SuffixAutomaton:
     _link: list[int] = field(factory=lambda: [NONE], init=False)
     _count: list[int] = field(factory=lambda: [0], init=False)
     """How often the runs of a state have occurred."""
+    _followed: list[int] = field(factory=lambda: [0], init=False)
+    """How often something came after the runs of a state: less than ``_count`` at a text's end."""
     _likeliest: list[int] = field(factory=lambda: [NONE], init=False)
     """The token that most often followed the runs of a state, of equal ones the latest."""
     _end: int = field(default=ROOT, init=False)
@@ -78,13 +80,15 @@ class SuffixAutomaton:
         """What most often followed the runs of ``state``; None where nothing has.
 
         Returns:
-            the token, the state after it, and the share of the occurrences that it followed.
+            the token, the state after it, and its share of all that has followed, 0 to 1.
         """
         token = self._likeliest[state]
         if token == NONE:
             return None
         following = self._next[state][token]
-        return token, following, min(1.0, self._count[following] / self._count[state])
+        # Of contexts that were not counted in, what has followed is known and how often is not.
+        share = self._count[following] / max(1, self._followed[state])
+        return token, following, min(1.0, share)
 
     def shorter(self, state: int) -> tuple[int, int]:
         """The next shorter context that also occurred elsewhere: its state and length."""
@@ -93,7 +97,7 @@ class SuffixAutomaton:
 
     def _grow(self, before: int, token: int) -> int:
         """A state for the whole text with ``token`` at its end."""
-        new = self._add({}, self._length[before] + 1, ROOT, 0, NONE)
+        new = self._add({}, self._length[before] + 1, ROOT)
         state = before
         while state != NONE and token not in self._next[state]:
             self._next[state][token] = new
@@ -113,27 +117,23 @@ class SuffixAutomaton:
         length = self._length[state] + 1
         if self._length[following] == length:
             return following
-        split = self._add(
-            dict(self._next[following]),
-            length,
-            self._link[following],
-            self._count[following],
-            self._likeliest[following],
-        )
+        split = self._add(dict(self._next[following]), length, self._link[following])
+        self._count[split] = self._count[following]
+        self._followed[split] = self._followed[following]
+        self._likeliest[split] = self._likeliest[following]
         self._link[following] = split
         while state != NONE and self._next[state].get(token) == following:
             self._next[state][token] = split
             state = self._link[state]
         return split
 
-    def _add(
-        self, following: dict[int, int], length: int, link: int, count: int, likeliest: int
-    ) -> int:
+    def _add(self, following: dict[int, int], length: int, link: int) -> int:
         self._next.append(following)
         self._length.append(length)
         self._link.append(link)
-        self._count.append(count)
-        self._likeliest.append(likeliest)
+        self._count.append(0)
+        self._followed.append(0)
+        self._likeliest.append(NONE)
         return len(self._next) - 1
 
     def _count_in_contexts(self, state: int, token: int) -> None:
@@ -147,6 +147,7 @@ class SuffixAutomaton:
             if following != counted:
                 self._count[following] += 1
                 counted = following
+            self._followed[state] += 1
             rival = self._next[state][self._likeliest[state]]
             if self._count[following] >= self._count[rival]:
                 self._likeliest[state] = token

@@ -32,7 +32,7 @@ class SuffixSource:
     """
 
     min_match: int = field(
-        default=2,
+        default=3,
         validator=[validators.instance_of(int), validators.ge(1)],
         metadata={"help": "shortest run of matching tokens that drafts"},
     )
