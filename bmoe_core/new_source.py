@@ -20,7 +20,7 @@ packaging and a suite that holds it to the contract. NAME is what --draft-source
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 
 _PYPROJECT = """[build-system]
-requires = ["setuptools>=64"]
+requires = ["setuptools>=77"]
 build-backend = "setuptools.build_meta"
 
 [project]
@@ -98,7 +98,7 @@ _NEXT = """$folder is a draft source. Next:
     cd $folder
     pip install -e '.[dev]'
     pytest
-    bmoe --draft-source $name -p "1 1 2 2 2 2 3 3 3 3"
+    bmoe --draft-source $name -p "mask = 0x0000000000"
 
 and then change what draft returns, in $module.py.
 """

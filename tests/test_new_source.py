@@ -20,11 +20,7 @@ ECHO = Path(bmoe_core.__file__).parent.parent / "docs" / "examples" / "bmoe_echo
 def test_it_writes_the_example_of_the_docs() -> None:
     """docs/examples/bmoe_echo is what `bmoe new-source echo` writes, file for file."""
     written = new_source_files("echo")
-    files = {
-        str(path.relative_to(ECHO)): path.read_text()
-        for path in ECHO.rglob("*")
-        if path.is_file() and path.suffix in (".py", ".toml")
-    }
+    files = {path: (ECHO / path).read_text() for path in written}
     assert written == files
 
 
