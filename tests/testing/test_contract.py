@@ -462,6 +462,27 @@ class TestReplacing:
         with pytest.raises(AssertionError, match="returned 4 tokens"):
             Mine().test_drafts_fit(make_source=TooLong, make_target=FakeTarget)
 
+    def test_by_way_of_another_base_class(self) -> None:
+        """What is inherited from elsewhere replaces it no less."""
+
+        class Mixin:
+            def test_drafts_fit(self) -> None: ...
+
+        with pytest.raises(TypeError, match=r"Mine.test_drafts_fit replaces a test of the contr"):
+            type("Mine", (Mixin, DraftSourceContract), {})
+
+    def test_an_expected_failure_is_inherited(self) -> None:
+        """A suite of suites says the reason once."""
+
+        class Mine(DraftSourceContract):
+            @pytest.mark.xfail(reason="drafts four at once")
+            def test_drafts_fit(self) -> None: ...
+
+        class Yours(Mine):
+            pass
+
+        assert Yours.test_drafts_fit is Mine.test_drafts_fit
+
     def test_more_tests_may_be_added(self) -> None:
         """Only the names of the contract are taken."""
 
