@@ -81,7 +81,7 @@ class SuffixSource:
         state, matched = self._memory.elder.longest_match(int(tokens[-1]))
         if matched < self.min_match:
             return None
-        drafted, share = self._follow(state, min(n_max, math.ceil(self.factor * matched)))
+        drafted, share = self._follow(state, math.ceil(min(n_max, self.factor * matched)))
         if not drafted:
             return None
         return Draft(drafted, evidence=_evidence(matched, share))
