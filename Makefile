@@ -11,7 +11,7 @@ help:
 	@echo "make test         set up, then run every test"
 	@echo "make test-models  only the tests that run a real language model"
 	@echo "make check        linters and type checker"
-	@echo "make bench        what the loop and the lookup cost, and what drafting gains here"
+	@echo "make bench        what drafting gains here, against plain decoding and llama-cpp-python"
 	@echo "make install      the set-up alone"
 	@echo "make models       the real language model alone"
 
@@ -43,7 +43,7 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 
 bench: $(INSTALLED) $(MODEL)
-	$(BIN)/python tools/measure.py $(MODEL)
+	$(BIN)/bmoe bench -m $(MODEL) --sources ngram --oracle --peers
 
 clean:
 	rm -rf $(VENV) models .pytest_cache .mypy_cache .ruff_cache .hypothesis

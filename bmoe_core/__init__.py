@@ -29,6 +29,7 @@ from bmoe_core.errors import (
     UnknownSourceError,
     UsageError,
 )
+from bmoe_core.gate import CostGate
 from bmoe_core.hookspecs import DraftSource, hookimpl
 from bmoe_core.loop import Generation, argmax, generate
 from bmoe_core.sources import OpenSource, installed_sources, open_source
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BmoeError",
     "ContextError",
+    "CostGate",
     "DecodeError",
     "Draft",
     "DraftSource",

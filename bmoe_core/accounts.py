@@ -15,6 +15,7 @@ from bmoe_core.steps import Step
 from bmoe_core.telemetry import Summary, Tally, report_lines
 
 if TYPE_CHECKING:
+    from bmoe_core.gate import CostGate
     from bmoe_core.routing.tap import RouterTap
 
 
@@ -27,6 +28,7 @@ class Accounts:
         tap: reads the routing; None: it is not read.
         cache_size: the cache of experts to model, or None.
         csv: the CSV file, or None.
+        gate: decides about the drafts, or None.
         no_experts: the routing was asked for, and the model has no routed experts.
     """
 
@@ -34,6 +36,7 @@ class Accounts:
     tap: RouterTap | None = None
     cache_size: CacheSize | None = None
     csv: CsvLog | None = None
+    gate: CostGate | None = None
     no_experts: bool = False
     _tally: Tally = field(factory=Tally, init=False)
     _routing: RoutingTally | None = field(init=False)
@@ -72,6 +75,8 @@ class Accounts:
     def lines(self) -> list[str]:
         """The report's lines."""
         lines = report_lines(self.source, self.summary)
+        if self.gate is not None:
+            lines.append(self.gate.record.line())
         if self._routing is not None:
             lines += self._routing.lines(self.source, self.summary.n_generated)
         elif self.no_experts:
@@ -81,3 +86,7 @@ class Accounts:
     def routing_record(self) -> Mapping[str, Any] | None:
         """The routing's figures for the JSON record, or None where it was not read."""
         return None if self._routing is None else self._routing.to_dict(self.summary.n_generated)
+
+    def gate_record(self) -> Mapping[str, Any] | None:
+        """The gate's figures for the JSON record, or None without one."""
+        return None if self.gate is None else self.gate.to_dict()

@@ -16,6 +16,7 @@ from bmoe_core.errors import (
     SourceOptionError,
     UsageError,
 )
+from bmoe_core.gate import MAX_WIDTH as AUTO_WIDTH
 from bmoe_core.limits import MAX_THREADS
 from bmoe_core.loop import DEFAULT_WIDTH, MAX_WIDTH
 from bmoe_core.options import SourceOption, describe, options_of, switch
@@ -24,6 +25,10 @@ from bmoe_core.sources import InstalledSource, choose_source, find_source, insta
 MAX_N_CTX = 2**24
 MAX_CACHE_MB = 2**24
 AUTO = "auto"
+GATE_OFF, GATE_COST = "off", "cost"
+DEFAULT_GATE = GATE_OFF
+DEFAULT_DRAFT: dict[str, int | str] = {GATE_OFF: DEFAULT_WIDTH, GATE_COST: AUTO}
+"""The width where none is given, for each gate."""
 
 DESCRIPTION = (
     "Run a GGUF model with speculative decoding: a draft source proposes tokens, the model "
@@ -39,12 +44,14 @@ class Arguments:
     Attributes:
         source: the chosen draft source, or None for plain decoding.
         source_options: the fields of the source that were given on the command line.
-        options: every core option, by its attribute name.
+        options: every core option, by its attribute name; ``draft`` is the width as a number.
+        width_is_auto: the width was not asked for by its number.
     """
 
     source: str | None
     source_options: dict[str, Any]
     options: argparse.Namespace
+    width_is_auto: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -72,7 +79,22 @@ def parse(argv: Sequence[str]) -> Arguments:
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:
         raise _unknown_argument(unknown[0], source, installed, parser)
-    return Arguments(source=source, source_options=_given(options, parsed), options=parsed)
+    if parsed.draft is None:
+        parsed.draft = DEFAULT_DRAFT[parsed.gate]
+    width_is_auto = parsed.draft == AUTO
+    if width_is_auto:
+        if parsed.gate == GATE_OFF:
+            raise UsageError(
+                "--draft auto leaves the width to the gate, and --gate off has none: "
+                f"use --gate cost, or give --draft a number from 1 to {MAX_WIDTH}"
+            )
+        parsed.draft = AUTO_WIDTH
+    return Arguments(
+        source=source,
+        source_options=_given(options, parsed),
+        options=parsed,
+        width_is_auto=width_is_auto,
+    )
 
 
 def parse_source_options(
@@ -128,12 +150,21 @@ def _cache_mb(text: str) -> int | str:
     return int(text)
 
 
+def _width(text: str) -> int | str:
+    if text == AUTO:
+        return text
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_WIDTH:
+        raise argparse.ArgumentTypeError(f"takes 1 to {MAX_WIDTH} or {AUTO}, not {text!r}")
+    return int(text)
+
+
 def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
     parser = _Parser(
         prog="bmoe",
         description=DESCRIPTION,
         usage="bmoe [-m MODEL] [-p TEXT | -f FILE] [--draft-source NAME] [options]\n"
         "       bmoe sources\n"
+        "       bmoe bench [options]\n"
         "       bmoe new-source NAME",
         add_help=False,
         allow_abbrev=False,
@@ -180,10 +211,17 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
     )
     drafting.add_argument(
         "--draft",
-        metavar="N",
-        type=_bounded(1, MAX_WIDTH),
-        default=DEFAULT_WIDTH,
-        help=f"most tokens a draft, 1 to {MAX_WIDTH} (default {DEFAULT_WIDTH})",
+        metavar="N|auto",
+        type=_width,
+        help=f"most tokens a draft, 1 to {MAX_WIDTH}; auto: as the gate sees fit, up to "
+        f"{AUTO_WIDTH} (default {DEFAULT_WIDTH} without the gate, auto with it)",
+    )
+    drafting.add_argument(
+        "--gate",
+        choices=(GATE_COST, GATE_OFF),
+        default=DEFAULT_GATE,
+        help="cost: draft where and as wide as it pays; off: verify every draft (default "
+        f"{DEFAULT_GATE})",
     )
     drafting.add_argument(
         "--strict", action="store_true", help="end the run where the draft source fails"

@@ -8,17 +8,19 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
 from bmoe_core.accounts import Accounts
-from bmoe_core.arguments import AUTO, Arguments, parse
+from bmoe_core.arguments import AUTO, GATE_COST, Arguments, parse
 from bmoe_core.console import Progress, TextStream, abandon_stdout, say, tolerate_encodings
 from bmoe_core.csv_log import CsvLog
 from bmoe_core.errors import BmoeError, PromptTooLongError, RunError, UsageError, summarize
 from bmoe_core.files import OutputFile, read_prompt
 from bmoe_core.footprint import Footprint
+from bmoe_core.gate import CostGate
 from bmoe_core.listing import describe_sources
 from bmoe_core.loop import Generation, generate
 from bmoe_core.models import demo_model
@@ -47,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _list_sources(arguments[1:])
         if arguments[:1] == ["new-source"]:
             return _new_source(arguments[1:])
+        if arguments[:1] == ["bench"]:
+            return _bench(arguments[1:])
         return _Run(parse(arguments)).execute()
     except BmoeError as error:
         lines = str(error).splitlines()[:MAX_REFUSAL_LINES]
@@ -75,6 +79,17 @@ def _new_source(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _bench(arguments: Sequence[str]) -> int:
+    missing = [name for name in ("rich", "matplotlib") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"bmoe bench needs {' and '.join(missing)}: pip install 'bmoe-core[bench]'"
+        )
+    from bmoe_core.bench.main import bench
+
+    return bench(arguments)
+
+
 @define(eq=False)
 class _Run:
     """One generation, from its arguments to its report."""
@@ -82,6 +97,7 @@ class _Run:
     arguments: Arguments
     progress: Progress = field(init=False)
     accounts: Accounts = field(init=False)
+    gate: CostGate | None = field(default=None, init=False)
     warnings: list[str] = field(factory=list, init=False)
     load_s: float = field(default=0.0, init=False)
     record_file: OutputFile | None = field(default=None, init=False)
@@ -93,6 +109,8 @@ class _Run:
     def execute(self) -> int:
         """Everything that can be refused is, before the model loads; returns the exit status."""
         name, options = self.arguments.source, self.arguments.options
+        if name is not None and options.gate == GATE_COST:
+            self.gate = CostGate()
         source = None if name is None else open_source(name, self.arguments.source_options)
         prompt = read_prompt(options.prompt, options.file)
         with contextlib.ExitStack() as stack:
@@ -140,8 +158,10 @@ class _Run:
             LlamaTarget(
                 model,
                 n_ctx=n_ctx,
-                max_draft=options.draft if source else 0,
+                max_draft=min(options.draft, n_ctx) if source else 0,
                 n_threads=options.threads,
+                # Snapshots slow every decode, a checkpoint only those that draft.
+                rollback="snapshots" if self.gate is None else "checkpoint",
                 prepare=source.prepare_context if source else None,
                 tap=tap,
             )
@@ -149,7 +169,7 @@ class _Run:
         if source is not None:
             stack.callback(self._close, source)
             source.open(target)
-            if target.max_rollback < options.draft:
+            if target.max_rollback < options.draft and not self.arguments.width_is_auto:
                 self._warn(
                     f"drafts are cut to {target.max_rollback} tokens, the most that can be taken "
                     "back here"
@@ -183,6 +203,7 @@ class _Run:
             source=self.arguments.source or NO_SOURCE,
             tap=tap,
             cache_size=cache_size,
+            gate=self.gate,
             csv=CsvLog(self.csv_file, options.n_predict) if self.csv_file else None,
             no_experts=tap is None and (options.routing or cache_size is not None),
         )
@@ -190,6 +211,7 @@ class _Run:
             facts = _facts(model, target, source)
             facts["n_prompt"], facts["n_predict"] = n_prompt, options.n_predict
             facts["draft"] = min(options.draft, target.max_rollback)
+            facts["gate"] = options.gate
             facts["modelled_cache"] = "" if cache_size is None else cache_size
             self.accounts.csv.begin(facts)
 
@@ -212,6 +234,7 @@ class _Run:
             source=source,
             n_predict=options.n_predict,
             width=options.draft,
+            gate=self.gate,
             strict=options.strict,
             on_prefill=self._on_prefill,
         )
@@ -282,6 +305,7 @@ class _Run:
             load_s=self.load_s,
             footprint=Footprint.now(),
             routing=self.accounts.routing_record(),
+            gate=self.accounts.gate_record(),
             finish_reason=generation.finish_reason.value,
             warnings=self.warnings,
             tokens=generation.tokens[generation.n_prompt :],

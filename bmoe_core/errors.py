@@ -23,7 +23,8 @@
     └── RunError                   a run that had begun failed
         ├── DecodeError
         ├── RollbackError
-        └── SourceFailedError      only under strict
+        ├── SourceFailedError      only under strict
+        └── PeerError              another program that a bench compares with
 
 ``str(error)`` is one or two plain sentences for the user: what is wrong and what to do about it.
 """
@@ -149,3 +150,7 @@ class RollbackError(RunError):
 
 class SourceFailedError(RunError):
     """A source raised or broke its contract during a run, and the run was strict."""
+
+
+class PeerError(RunError):
+    """Another program that a bench compares with cannot be run, or failed."""

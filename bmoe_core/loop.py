@@ -24,6 +24,7 @@ from bmoe_core.errors import (
 )
 from bmoe_core.guard import Source, SourceGuard
 from bmoe_core.meter import Meter
+from bmoe_core.policy import Outcome, Policy, VerifyAll
 from bmoe_core.steps import FinishReason, SourceFailure, Step
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def generate(
     source: Source | None = None,
     n_predict: int = 256,
     width: int = DEFAULT_WIDTH,
+    gate: Policy | None = None,
     n_past: int = 0,
     pick: Pick = argmax,
     strict: bool = False,
@@ -65,6 +67,9 @@ def generate(
         source: an opened draft source, or None for plain decoding.
         n_predict: the most tokens to generate.
         width: the most draft tokens a verify decode; bounded by what the target can roll back.
+        gate: decides whether, and how wide up to ``width``, to draft, such as a
+            :class:`bmoe_core.CostGate`; it learns from this generation, and may serve the next one
+            of the same target and source. None: every draft is verified, as wide as it is.
         n_past: how many tokens of ``prompt`` the target already holds, in the same order; at least
             the last one is decoded anew. What it holds beyond them is dropped. A target that
             cannot be taken back so far is cleared, and the whole prompt is decoded.
@@ -104,6 +109,7 @@ def generate(
         guard=SourceGuard(source, n_vocab=target.n_vocab, strict=strict),
         n_predict=n_predict,
         width=min(width, target.max_rollback, target.n_batch - 1),
+        policy=VerifyAll() if gate is None else gate,
         n_past=min(n_past, len(prompt) - 1),
         pick=pick,
         on_prefill=on_prefill,
@@ -135,6 +141,7 @@ class Generation:
         guard: SourceGuard,
         n_predict: int,
         width: int,
+        policy: Policy,
         n_past: int,
         pick: Pick,
         on_prefill: Callable[[int, int], None] | None,
@@ -148,6 +155,7 @@ class Generation:
         self._guard = guard
         self._n_predict = n_predict
         self._width = width
+        self._policy = policy
         self._pick = pick
         self._on_prefill = on_prefill
         # What a source is lent is a copy: whatever it does to it, the answer is not touched.
@@ -183,15 +191,17 @@ class Generation:
         self._steps.close()
 
     def _run(self) -> Generator[Step, None, None]:
-        target, guard, meter = self._target, self._guard, Meter()
+        target, guard, policy, meter = self._target, self._guard, self._policy, Meter()
         _serving[target] = self._ticket
         try:
             settled = int(self._pick(self._prefill()))
+            policy.begin()
             while not self._ends_before(settled):
                 began = time.perf_counter()
                 self._lent[len(self.tokens)] = settled
-                draft = guard.draft(self._history(len(self.tokens) + 1), self._room())
-                drafted = list(draft.tokens)
+                n_asked = policy.ask(self._room())
+                draft = guard.draft(self._history(len(self.tokens) + 1), n_asked)
+                drafted = list(draft.tokens[: policy.choose(draft, guard.seconds)])
 
                 meter.start()
                 rows = target.decode([settled, *drafted], n_rows=1 + len(drafted))
@@ -202,15 +212,20 @@ class Generation:
                 if target.is_eog(confirmed[-1]):
                     confirmed.pop()
                 guard.observe(confirmed, len(self.tokens))
+                decode = meter.take()
                 if target.n_past != len(self.tokens) + len(confirmed):
                     meter.start()
                     target.roll_back(len(self.tokens) + len(confirmed))
                     meter.stop()
                 self._confirm(confirmed)
 
-                decode, draft_s = meter.take(), guard.take_seconds()
+                rollback, draft_s = meter.take(), guard.take_seconds()
+                followed = (*drafted[:n_accepted], next_settled)
+                policy.learn(Outcome(followed, decode.wall_s, rollback.wall_s))
+                decode += rollback
                 yield Step(
                     tokens=tuple(confirmed),
+                    n_proposed=len(draft.tokens),
                     n_drafted=len(drafted),
                     n_accepted=n_accepted,
                     decode=decode,

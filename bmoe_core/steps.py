@@ -56,6 +56,7 @@ class Step:
         n_drafted: draft tokens in the verify decode; 0 for a plain decode.
         n_accepted: draft tokens that the target confirmed; at most ``n_drafted``.
         evidence: the draft's, or None.
+        n_proposed: tokens that the source proposed; at least ``n_drafted``.
         decode: what was spent in the target: the decode, the choice of tokens from its rows, and
             the rollback of what it rejected.
         draft_s: seconds in the source: drafting, and observing what was confirmed.
@@ -69,6 +70,7 @@ class Step:
     draft_s: float
     loop_s: float = 0.0
     evidence: Hashable | tuple[Hashable, ...] = field(default=None, repr=False)
+    n_proposed: int = 0
 
     @property
     def decode_s(self) -> float:

@@ -179,6 +179,7 @@ class RunRecord:
         load_s: seconds to load the model and make its context.
         footprint: the memory at the end.
         routing: the figures of the routing, or None where it was not read.
+        gate: the figures of the gate, or None without one.
         finish_reason: why the generation ended.
         warnings: what the user was warned of.
         tokens: the generated token ids.
@@ -194,6 +195,7 @@ class RunRecord:
     load_s: float
     footprint: Footprint
     routing: Mapping[str, Any] | None
+    gate: Mapping[str, Any] | None
     finish_reason: str
     warnings: Sequence[str]
     tokens: Sequence[int]
@@ -231,6 +233,7 @@ class RunRecord:
             "swap_mib": self.footprint.swap_mib,
             "available_mib": self.footprint.available_mib,
             "routing": None if self.routing is None else dict(self.routing),
+            "gate": None if self.gate is None else dict(self.gate),
             "finish_reason": self.finish_reason,
             "warnings": list(self.warnings),
             "tokens": list(self.tokens),

@@ -15,6 +15,7 @@ import pytest
 import bmoe_core
 from bmoe_core import DraftSource, Target, testing
 from bmoe_core.arguments import parse
+from bmoe_core.bench.plan import parse_bench
 from bmoe_core.cli import main
 from bmoe_core.footprint import Footprint
 from bmoe_core.options import options_of
@@ -175,6 +176,7 @@ def test_every_json_key_is_documented_in_order() -> None:
         load_s=0.0,
         footprint=Footprint(0.0, None, None, None, 0.0),
         routing=RoutingTally({}).to_dict(0),
+        gate=None,
         finish_reason="",
         warnings=[],
         tokens=[],
@@ -183,6 +185,16 @@ def test_every_json_key_is_documented_in_order() -> None:
     text = (ROOT / "docs" / "reference" / "json-record.md").read_text()
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert documented == list(record.to_dict())
+
+
+def test_every_option_of_the_bench_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of its --help, and no other."""
+    with pytest.raises(SystemExit):
+        parse_bench(["--help"])
+    options = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)) - {"--help"}
+    text = (ROOT / "docs" / "reference" / "bench.md").read_text()
+    table = set(re.findall(r"^\| `.*?(--[a-z][a-z-]*)", text, re.MULTILINE))
+    assert table == options
 
 
 def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the loop and the lookup cost on this machine, and what drafting gains on a copying prompt.
+"""What the loop and the lookup cost on this machine; `bmoe bench` measures what drafting gains.
 
 Every comparison is interleaved in one process and quoted as a ratio, with the spread of the
 repeated baseline beside it. Run it on a quiet machine: python tools/measure.py MODEL
@@ -10,13 +10,12 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-from llama_cpp import Llama
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from bmoe_core import LlamaModel, LlamaTarget, generate, open_source
@@ -26,7 +25,7 @@ N_CTX = 2048
 
 
 def main() -> None:
-    """Run the three measurements and print them."""
+    """Run both measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
@@ -37,7 +36,6 @@ def main() -> None:
     with LlamaModel(arguments.model) as model:
         measure_loop(model, arguments.rounds, arguments.n)
         measure_lookup()
-        measure_copy(model, arguments.rounds, arguments.n)
 
 
 def measure_loop(model: LlamaModel, rounds: int, n: int) -> None:
@@ -104,53 +102,6 @@ def median_us(call: Callable[[], Any], n: int = 200) -> float:
         call()
         times.append(time.perf_counter() - started)
     return statistics.median(times) * 1e6
-
-
-def measure_copy(model: LlamaModel, rounds: int, n: int) -> None:
-    """Plain, plain again, drafting, and llama-cpp-python plain and with its own lookup."""
-    prompt = model.tokenize((EXAMPLES / "copy-prompt.txt").read_text())
-    source = open_source("ngram")
-    arguments: dict[str, Any] = {"n_ctx": N_CTX, "verbose": False}
-    with LlamaTarget(model, n_ctx=N_CTX, max_draft=8) as target:
-        arguments["n_threads"] = target.n_threads
-        peer = Llama(str(model.path), **arguments)
-        peer_lookup = Llama(
-            str(model.path), draft_model=LlamaPromptLookupDecoding(num_pred_tokens=3), **arguments
-        )
-
-        def run(width: int) -> float:
-            target.clear()
-            generation = generate(
-                target, prompt, source=source if width else None, width=width, n_predict=n
-            )
-            list(generation)
-            return generation.n_generated / generation.wall_s
-
-        print(f"\nthe copy prompt, {n} tokens at most, {rounds} rounds, after the prompt")
-        compare(
-            {
-                "plain": lambda: run(0),
-                "plain again": lambda: run(0),
-                "ngram, draft 3": lambda: run(3),
-                "ngram, draft 8": lambda: run(8),
-                "llama-cpp-python plain": lambda: run_peer(peer, prompt, n),
-                "llama-cpp-python lookup 3": lambda: run_peer(peer_lookup, prompt, n),
-            },
-            rounds,
-        )
-
-
-def run_peer(llama: Llama, prompt: Sequence[int], n: int) -> float:
-    """Tokens a second of llama-cpp-python's own generator after its first token."""
-    llama.reset()  # type: ignore[no-untyped-call]
-    count, started = 0, 0.0
-    for token in llama.generate(list(prompt), temp=0.0, repeat_penalty=1.0):
-        if not count:
-            started = time.perf_counter()
-        if token == llama.token_eos() or count == n:
-            break
-        count += 1
-    return (count - 1) / (time.perf_counter() - started)
 
 
 def compare(cells: dict[str, Callable[[], float]], rounds: int) -> None:

@@ -1,0 +1,113 @@
+"""What asking a source costs, and whether one that costs something is worth asking."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from bmoe_core.gate.costs import OUTLIER
+from bmoe_core.gate.ladder import MAX_WIDTH, RUNG_OF, RUNGS
+
+CHEAP = 0.005
+"""Share of the plain time that may go into asking a source that does not pay. One that costs less
+than that is asked at every step."""
+N_PROBE = 2
+"""Askings in a row where a source that was let be is tried again: at the first it catches up on
+what it missed, the second shows what it costs when in step."""
+GAIN_MEMORY = 0.9
+"""Weight that the gain of an earlier asking keeps for each later one."""
+
+
+@define(eq=False)
+class DraftCosts:
+    """The seconds of asking for a draft, for each rung asked for."""
+
+    _seconds: list[float | None] = field(init=False)
+    _n_seen: list[int] = field(init=False)
+    _widest: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._seconds = [None] * len(RUNGS)
+        self._n_seen = [0] * len(RUNGS)
+
+    @property
+    def known(self) -> bool:
+        """Whether it was ever asked."""
+        return self._widest > 0
+
+    @property
+    def highest(self) -> int:
+        """The highest rung that may be asked for: at most twice the tokens of the last such."""
+        return RUNG_OF[min(max(2 * RUNGS[self._widest], 1), MAX_WIDTH)]
+
+    def seconds(self, rung: int) -> float:
+        """Expected seconds; in proportion to the tokens where that rung was never asked for."""
+        known = self._seconds[rung]
+        if known is not None:
+            return known
+        nearest_first = [*range(rung - 1, 0, -1), *range(rung + 1, len(RUNGS))]
+        for other in nearest_first:
+            seconds: float | None = self._seconds[other]
+            if seconds is not None:
+                return seconds * RUNGS[rung] / RUNGS[other]
+        return 0.0
+
+    def observe(self, rung: int, seconds: float, *, in_step: bool) -> None:
+        """Learn from one asking.
+
+        Args:
+            rung: asked for.
+            seconds: that it took.
+            in_step: the source had nothing to catch up on. What takes longer for that is only
+                taken where nothing else is known.
+        """
+        self._widest = max(self._widest, rung)
+        known = self._seconds[rung]
+        if known is None or (in_step and not self._n_seen[rung]):
+            self._seconds[rung] = seconds
+        elif in_step:
+            weight = max(1.0 / (1 + self._n_seen[rung]), 0.1)
+            self._seconds[rung] = known + weight * (min(seconds, OUTLIER * known) - known)
+        self._n_seen[rung] += in_step
+
+
+@define(eq=False)
+class Asking:
+    """Decides when to ask a source whose drafts cost time.
+
+    Such a source is asked at every step while that brings more than it costs. While it does not, it
+    is probed: after 1, 2, 4, ... steps, up to the wait at which probes take the share CHEAP of the
+    time. So over n steps that never pay, asking costs at most N_PROBE drafts for each doubling, and
+    CHEAP of the time.
+    """
+
+    _gain: float = field(default=0.0, init=False)
+    """Plain decodes that an asking brings, its own cost not counted."""
+    _wait: int = field(default=1, init=False)
+    _n_unasked: int = field(default=1, init=False)
+    _n_probes: int = field(default=N_PROBE, init=False)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the source was asked in the last step too, and has nothing to catch up on."""
+        return self._n_unasked == 0
+
+    def is_due(self, cost: float) -> bool:
+        """Whether to ask now, at a cost of ``cost`` plain decodes."""
+        if self._gain > cost:
+            return True
+        if self._n_unasked + 1 >= self._wait:
+            self._n_probes = N_PROBE
+            self._wait = min(2 * self._wait, 1 + int(N_PROBE * cost / CHEAP))
+        self._n_probes -= 1
+        return self._n_probes >= 0
+
+    def skip(self) -> None:
+        """The source was not asked in this step."""
+        self._n_unasked += 1
+
+    def learn(self, cost: float, gain: float) -> None:
+        """The source was asked: what that cost and is expected to bring, in plain decodes."""
+        self._n_unasked = 0
+        self._gain += (1.0 - GAIN_MEMORY) * (gain - self._gain)
+        if self._gain > cost:
+            self._wait = 1

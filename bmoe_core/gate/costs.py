@@ -1,0 +1,245 @@
+"""What target decodes cost, learned from their times.
+
+Times are kept as a level, the seconds of a plain decode, and for each rung a ratio to it. As the
+context grows, or another program takes its share of the machine, everything gets slower together:
+the level follows, and the ratios of widths that were not tried for long stay right.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from attrs import define, field
+
+from bmoe_core.gate.ladder import RUNG_OF, RUNGS, growth
+
+OUTLIER = 2.0
+"""A time is taken for at most this many times the expected one: if it is no accident, the
+expectation comes up to it within a few decodes."""
+N_WARM_UP = 3
+"""Plain decodes, at least, before anything is judged; their median is the first level."""
+MAX_WARM_UP = 8
+"""As many are taken where they are so noisy that the level is in doubt by more than WARM_DOUBT."""
+WARM_DOUBT = 0.08
+"""The doubt about the level with which judging begins."""
+PRIOR_SLOPE = 0.4
+"""Plain decodes that a further position is taken to cost before any width was tried: about that of
+a small model on two cores, where a decode waits for arithmetic. Elsewhere it is less."""
+FIRST_NOISE = 0.1
+"""Standard deviation, at first, of the logarithm of a decode's time around what is expected."""
+LEAST_NOISE = 0.02
+"""The least it is taken for."""
+NOISE_WEIGHT = 0.05
+"""Weight of the newest decode in the noise."""
+MEAN_WEIGHT = 0.02
+"""Weight of the newest plain decode in their mean."""
+LEVEL_DRIFT = 0.01**2
+"""Variance that the logarithm of the level gains with each decode: a context that grows."""
+LEVEL_JUMP = 0.1**2
+"""Variance that it gains with a new generation, whose context is another one."""
+LEVEL_SHARE = 0.02
+"""Share of a well-known width's surprise that the level takes: drift while nothing is plain."""
+N_WELL_KNOWN = 8
+"""Decodes after which a width is well known."""
+RATIO_PRIOR = 0.3**2
+"""Variance of the logarithm of a ratio that was never measured."""
+RATIO_DRIFT = 0.015**2
+"""Variance that it gains with each decode of another width, so that a width which was unlucky
+looks worth another try after some hundred decodes."""
+N_AGING = 64
+"""Decodes after which the ratios' variances are brought up to date."""
+
+
+@define(eq=False)
+class DecodeCosts:
+    """The time of a verify decode at each rung, and what taking a rejection back adds to it.
+
+    Level and ratios are Kalman filters on the logarithm of the time: an observation moves an
+    estimate by its variance / (its variance + the noise's), so that the first ones count most. The
+    covariance of level and ratios is left out, and to make up for that the level is moved by plain
+    decodes mainly.
+
+    Measured ratios are not made to grow with the width. They do not have to: a kernel for four
+    positions at a time makes four cheaper than three.
+
+    Attributes:
+        plain_s: seconds of a plain decode; None before the first. The middle of its distribution,
+            which has a tail.
+        mean: what a plain decode is charged on average, in those: above 1 by the tail, outliers
+            being clipped in the same way as in :meth:`charge`.
+        ratio: for each rung, the time of its decode in plain decodes.
+        low: the same, less one standard deviation where it was measured: what it may well cost.
+        bound: the same, and for rungs never tried an upper bound: to decode twice as many
+            positions at once costs no more than two decodes.
+        replay: seconds to take a rejection back, as a share of decoding anew what is kept: about
+            1 where a target does that, about 0 where a memory can be cut.
+    """
+
+    plain_s: float | None = field(default=None, init=False)
+    mean: float = field(default=1.0, init=False)
+    ratio: list[float] = field(init=False)
+    low: list[float] = field(init=False)
+    bound: list[float] = field(init=False)
+    replay: float = field(default=0.0, init=False)
+    _is_warm: bool = field(default=False, init=False)
+    _warm_up: list[float] = field(factory=list, init=False)
+    _noise: float = field(default=FIRST_NOISE**2, init=False)
+    _level_variance: float = field(default=FIRST_NOISE**2, init=False)
+    _variances: list[float] = field(init=False)
+    _n_seen: list[int] = field(init=False)
+    _n_rejected: int = field(default=0, init=False)
+    _n_unaged: int = field(default=0, init=False)
+    _widest: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.ratio = [1.0 + PRIOR_SLOPE * n for n in RUNGS]
+        self._variances = [0.0] + [RATIO_PRIOR] * (len(RUNGS) - 1)
+        self._n_seen = [0] * len(RUNGS)
+        self.low = list(self.ratio)
+        self.bound = [max(ratio, 2.0) for ratio in self.ratio]
+        self.bound[0] = 1.0
+
+    @property
+    def warm(self) -> bool:
+        """Whether enough plain decodes were seen to judge anything by."""
+        return self._is_warm
+
+    @property
+    def doubt(self) -> float:
+        """Standard deviation of the logarithm of ``plain_s``: about its relative error."""
+        return math.sqrt(self._level_variance)
+
+    @property
+    def highest(self) -> int:
+        """The highest rung that may be tried: at most twice the widest decode so far."""
+        return growth(self._widest)
+
+    @property
+    def measured(self) -> dict[int, float]:
+        """For each number of positions that a verify decode had, its time in plain decodes."""
+        return {1 + RUNGS[i]: self.ratio[i] for i, n in enumerate(self._n_seen) if n}
+
+    def begin(self) -> None:
+        """A new generation: its context is longer or shorter than the last one's."""
+        self._level_variance += LEVEL_JUMP
+
+    def charge(self, rung: int, n_kept: int | None, seconds: float) -> float:
+        """The plain decodes that a step is charged for its time.
+
+        Args:
+            rung: of its decode.
+            n_kept: positions kept in the rollback after it, or None where there was none.
+            seconds: of both.
+        """
+        assert self.plain_s is not None
+        expected = self.bound[rung]
+        if n_kept is not None:
+            expected += self.replay * self.ratio[RUNG_OF[n_kept - 1]]
+        return min(seconds / self.plain_s, OUTLIER * expected)
+
+    def observe_plain(self, seconds: float, *, undisturbed: bool) -> None:
+        """Learn from a plain decode.
+
+        Args:
+            seconds: its time.
+            undisturbed: the decode before it was a plain one too. After a wide one it may be
+                slower, its graph being another, and says less.
+        """
+        if not self._is_warm:
+            self._warm_to(seconds)
+            return
+        assert self.plain_s is not None
+        self._age()
+        surprise = _clipped(seconds / self.plain_s)
+        if undisturbed:
+            self.mean += MEAN_WEIGHT * (min(seconds / self.plain_s, OUTLIER) - self.mean)
+        noise = self._noise if undisturbed else 4.0 * self._noise
+        gain = self._level_variance / (self._level_variance + noise)
+        self.plain_s *= surprise**gain
+        self._level_variance *= 1.0 - gain
+        if undisturbed:
+            square = min(math.log(surprise) ** 2, 9.0 * self._noise)
+            noise = self._noise + NOISE_WEIGHT * (square - self._noise)
+            self._noise = max(noise, LEAST_NOISE**2)
+
+    def _warm_to(self, seconds: float) -> None:
+        self._warm_up.append(seconds)
+        level = self.plain_s = statistics.median(self._warm_up)
+        squares = [math.log(_clipped(each / level)) ** 2 for each in self._warm_up]
+        # The prior counts for two observations; the median takes one.
+        self._noise = (2.0 * FIRST_NOISE**2 + sum(squares)) / (1.0 + len(squares))
+        self._level_variance = self._noise / len(squares)
+        n = len(squares)
+        self._is_warm = n == MAX_WARM_UP or (n >= N_WARM_UP and self.doubt <= WARM_DOUBT)
+
+    def observe_verify(self, rung: int, seconds: float) -> None:
+        """Learn from a verify decode of ``rung`` that took ``seconds``, rollback not included."""
+        assert self.plain_s is not None
+        self._age()
+        surprise = _clipped(seconds / (self.plain_s * self.ratio[rung]))
+        is_first = not self._n_seen[rung]
+        self._n_seen[rung] += 1
+        self._widest = max(self._widest, rung)
+        variance = self._variances[rung]
+        gain = variance / (variance + self._noise)
+        if is_first and surprise > 1.0:
+            # A first decode of a width may build and allocate what later ones use.
+            gain *= 0.5
+        self.ratio[rung] *= surprise**gain
+        self._variances[rung] = variance * (1.0 - gain)
+        if self.ratio[rung] < 1.0:
+            # No decode is cheaper than a narrower one: it is the level that was too high.
+            self.plain_s *= self.ratio[rung]
+            self.ratio[rung] = 1.0
+        if self._n_seen[rung] > N_WELL_KNOWN:
+            self.plain_s *= surprise**LEVEL_SHARE
+        self._update_tables(rung)
+
+    def observe_rollback(self, n_kept: int, seconds: float) -> None:
+        """Learn from a rollback that kept ``n_kept`` positions of the last decode."""
+        assert self.plain_s is not None
+        share = seconds / (self.plain_s * self.ratio[RUNG_OF[n_kept - 1]])
+        self._n_rejected += 1
+        weight = max(1.0 / self._n_rejected, 0.1)
+        self.replay += weight * (min(share, OUTLIER) - self.replay)
+
+    def _age(self) -> None:
+        self._level_variance += LEVEL_DRIFT
+        self._n_unaged += 1
+        if self._n_unaged == N_AGING:
+            self._n_unaged = 0
+            for rung in range(1, len(RUNGS)):
+                aged = self._variances[rung] + N_AGING * RATIO_DRIFT
+                self._variances[rung] = min(aged, RATIO_PRIOR)
+                if self._n_seen[rung]:
+                    self.low[rung] = self._likely_low(rung)
+
+    def _likely_low(self, rung: int) -> float:
+        return max(self.ratio[rung] * math.exp(-math.sqrt(self._variances[rung])), 1.0)
+
+    def _update_tables(self, rung: int) -> None:
+        """Derive from a ratio that changed those of its neighbours that were never measured."""
+        self.low[rung] = self._likely_low(rung)
+        self.bound[rung] = self.ratio[rung]
+        left = next(i for i in range(rung - 1, -1, -1) if i == 0 or self._n_seen[i])
+        self._draw_line(left, rung, range(left + 1, rung), self.ratio[rung])
+        if rung < self._widest:
+            right = next(i for i in range(rung + 1, len(RUNGS)) if self._n_seen[i])
+            self._draw_line(rung, right, range(rung + 1, right), self.ratio[right])
+        else:
+            beyond = range(rung + 1, len(RUNGS))
+            self._draw_line(0, rung, beyond, 2.0 * self.ratio[rung])
+
+    def _draw_line(self, left: int, right: int, rungs: range, bound: float) -> None:
+        """Put the ratios of ``rungs`` on the line through two measured ones."""
+        ratio = self.ratio
+        slope = max(ratio[right] - ratio[left], 0.0) / (RUNGS[right] - RUNGS[left])
+        for rung in rungs:
+            ratio[rung] = ratio[left] + slope * (RUNGS[rung] - RUNGS[left])
+            self.low[rung] = ratio[rung]
+            self.bound[rung] = max(ratio[rung], bound)
+
+
+def _clipped(surprise: float) -> float:
+    return min(max(surprise, 1.0 / OUTLIER), OUTLIER)

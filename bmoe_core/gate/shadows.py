@@ -1,0 +1,88 @@
+"""Drafts compared with what the target says over the next steps, without being verified."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from attrs import define, field
+
+from bmoe_core.gate.costs import DecodeCosts
+from bmoe_core.gate.ladder import RUNG_OF
+from bmoe_core.gate.survival import Survival
+from bmoe_core.steps import Draft
+
+MOST = 8
+"""Drafts followed at once; of one more only the first tokens are compared, those of its step."""
+
+
+@define(eq=False)
+class Shadow:
+    """A draft on its way through the text.
+
+    Attributes:
+        tokens: of the draft, MAX_WIDTH at most.
+        evidence: of the draft.
+        is_doubted: none of it was verified, and it is not known yet that it would have paid.
+        n_right: tokens that were what the target said, and that were compared.
+    """
+
+    tokens: Sequence[int]
+    evidence: Hashable
+    is_doubted: bool
+    n_right: int = 0
+
+
+@define(eq=False)
+class Shadows:
+    """Follows drafts token by token: those declined, and the rest of those verified."""
+
+    _survival: Survival
+    _costs: DecodeCosts
+    _shadows: list[Shadow] = field(factory=list, init=False)
+
+    def forget(self) -> None:
+        """The text that they were drafted for has ended."""
+        self._shadows.clear()
+
+    def add(self, draft: Draft, *, declined: bool) -> None:
+        """Follow a draft from this step's tokens on; ``declined``: none of it was verified."""
+        self._shadows.append(Shadow(draft.tokens, draft.evidence, declined))
+
+    def compare(self, followed: Sequence[int]) -> int:
+        """Compare all of them with the tokens that the target decided on in this step.
+
+        Returns:
+            How many declined drafts turned out not to have paid at any width, at the costs known.
+        """
+        going_on, n_rightly = [], 0
+        for shadow in self._shadows:
+            if self._goes_on(shadow, followed):
+                going_on.append(shadow)
+            else:
+                n_rightly += shadow.is_doubted
+        self._shadows = going_on[:MOST]
+        return n_rightly
+
+    def _goes_on(self, shadow: Shadow, followed: Sequence[int]) -> bool:
+        """Compare the next tokens; whether there are more, all being right so far."""
+        tokens, first = shadow.tokens, shadow.n_right
+        last = min(first + len(followed), len(tokens))
+        index = first
+        while index < last and tokens[index] == followed[index - first]:
+            index += 1
+        self._record(shadow.evidence, first, index - first, then_wrong=index < last)
+        shadow.n_right = index
+        if shadow.is_doubted:
+            costs = self._costs.ratio
+            pays = any(1 + n > costs[RUNG_OF[n]] for n in range(first + 1, index + 1))
+            shadow.is_doubted = not pays
+        return index == last < len(tokens)
+
+    def _record(self, evidence: Hashable, first: int, n_right: int, *, then_wrong: bool) -> None:
+        if not isinstance(evidence, tuple):
+            self._survival.record(evidence, first, n_right, then_wrong=then_wrong)
+            return
+        for index in range(first, first + n_right):
+            self._survival.record(evidence[index], index, 1, then_wrong=False)
+        if then_wrong:
+            self._survival.record(evidence[first + n_right], first + n_right, 0, then_wrong=True)

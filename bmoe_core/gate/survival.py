@@ -1,0 +1,100 @@
+"""How likely the first tokens of a draft are to be accepted, all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from attrs import define, field
+
+from bmoe_core.gate.ladder import LAST_DEPTHS, MAX_WIDTH
+
+STRETCH_OF = tuple(
+    next(i for i, last in enumerate(LAST_DEPTHS) if depth <= last)
+    for depth in range(1, MAX_WIDTH + 1)
+)
+"""The stretch of the token at each index of a draft."""
+PRIOR = 0.7
+"""Acceptance of a first token before anything was seen."""
+PRIOR_WEIGHT = 3.0
+"""Tokens that the less specific estimate counts for in the more specific one."""
+MEMORY = 0.95
+"""Weight that an older token keeps for each newer one: about the last 20 count."""
+MAX_EVIDENCE = 64
+"""Distinct values of evidence that are told apart, as many as a source may use."""
+
+_WEIGHT = tuple(MEMORY**n for n in range(MAX_WIDTH + 1))
+_SUM = tuple((1.0 - weight) / (1.0 - MEMORY) for weight in _WEIGHT)
+"""What so many tokens in a row add to a count."""
+
+Counts = tuple[list[float], list[float]]
+"""For each stretch the tokens accepted, and all of them; both decayed."""
+
+
+@define(eq=False)
+class Survival:
+    """Learns how often a token follows its accepted predecessors.
+
+    Three estimates of that chance, each the prior of the next: that of the stretch before, that of
+    the stretch, and that of the stretch with this evidence.
+    """
+
+    _overall: Counts = field(factory=lambda: _no_counts(), init=False)
+    _by_evidence: dict[Hashable, Counts] = field(factory=dict, init=False)
+
+    def overall(self) -> list[float]:
+        """For each stretch the chance of its next token, the evidence not being known."""
+        chance, chances = PRIOR, []
+        for accepted, n in zip(*self._overall, strict=True):
+            chance = (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT)
+            chances.append(chance)
+        return chances
+
+    def given(self, evidence: Hashable, overall: list[float]) -> list[float]:
+        """The same with an evidence.
+
+        Args:
+            evidence: of the draft, or of one token of it.
+            overall: what :meth:`overall` returns.
+        """
+        counts = self._by_evidence.get(evidence)
+        if counts is None:
+            return overall
+        return [
+            (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT)
+            for accepted, n, chance in zip(*counts, overall, strict=True)
+        ]
+
+    def record(self, evidence: Hashable, index: int, n_right: int, *, then_wrong: bool) -> None:
+        """Learn the fate of tokens of a draft, all those before them being accepted.
+
+        Args:
+            evidence: theirs.
+            index: of the first of them.
+            n_right: how many were accepted.
+            then_wrong: the next one was not.
+        """
+        counts = self._by_evidence.get(evidence)
+        if counts is None and len(self._by_evidence) < MAX_EVIDENCE:
+            counts = self._by_evidence[evidence] = _no_counts()
+        for accepted, n in (self._overall,) if counts is None else (self._overall, counts):
+            _count(accepted, n, index, n_right, then_wrong)
+
+
+def _no_counts() -> Counts:
+    return [0.0] * len(LAST_DEPTHS), [0.0] * len(LAST_DEPTHS)
+
+
+def _count(
+    accepted: list[float], n: list[float], index: int, n_right: int, then_wrong: bool
+) -> None:
+    while n_right:
+        stretch = STRETCH_OF[index]
+        run = min(n_right, LAST_DEPTHS[stretch] - index)
+        accepted[stretch] = accepted[stretch] * _WEIGHT[run] + _SUM[run]
+        n[stretch] = n[stretch] * _WEIGHT[run] + _SUM[run]
+        index += run
+        n_right -= run
+    if then_wrong:
+        stretch = STRETCH_OF[index]
+        accepted[stretch] *= MEMORY
+        n[stretch] = n[stretch] * MEMORY + 1.0

@@ -1,0 +1,65 @@
+"""What the loop asks of whoever decides whether, and how wide, to draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from attrs import frozen
+
+from bmoe_core.steps import Draft
+
+
+@frozen
+class Outcome:
+    """What came of a step.
+
+    Attributes:
+        followed: the tokens that the target decided on after the settled one: those accepted, then
+            the next settled token. At least one.
+        decode_s: seconds of the target's decode and of choosing tokens from its rows.
+        rollback_s: seconds to take back what was rejected.
+    """
+
+    followed: Sequence[int]
+    decode_s: float
+    rollback_s: float
+
+
+class Policy(Protocol):
+    """Decides for one source; called in the order below, from :meth:`ask` on once a step."""
+
+    def begin(self) -> None:
+        """A generation begins."""
+
+    def ask(self, room: int) -> int:
+        """How many tokens to ask the source for, 0 to ``room``; 0: it is not asked."""
+
+    def choose(self, draft: Draft, draft_s: float) -> int:
+        """How many of the draft's tokens to verify, 0 to all of them.
+
+        Args:
+            draft: what the source proposed; empty where it declined or was not asked.
+            draft_s: seconds that asking took.
+        """
+
+    def learn(self, outcome: Outcome) -> None:
+        """See what came of the step."""
+
+
+class VerifyAll:
+    """Asks for as many tokens as there is room for, and verifies whatever comes."""
+
+    def begin(self) -> None:
+        """Nothing is remembered."""
+
+    def ask(self, room: int) -> int:
+        """All the room there is."""
+        return room
+
+    def choose(self, draft: Draft, draft_s: float) -> int:
+        """The whole draft."""
+        return len(draft.tokens)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing is learned."""
