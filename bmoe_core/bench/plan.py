@@ -11,6 +11,7 @@ from attrs import field, frozen
 
 from bmoe_core.bench.prompts import Prompt, find_prompt
 from bmoe_core.errors import UsageError
+from bmoe_core.gate import MAX_WIDTH as AUTO_WIDTH
 from bmoe_core.limits import MAX_THREADS
 from bmoe_core.loop import DEFAULT_WIDTH, MAX_WIDTH
 from bmoe_core.options import options_of
@@ -22,12 +23,13 @@ LLAMA_CPP_PYTHON = "llama-cpp-python"
 LLAMA_SERVER = "llama-server"
 PEERS = (LLAMA_CPP_PYTHON, LLAMA_SERVER)
 
-DRAFT = "draft"
-"""The option that any source has in a sweep: the width."""
+DRAFT, GATE = "draft", "gate"
+"""The options that any source has in a sweep: the width, and the gate."""
 
 LOOKUP_DEFAULT = 10
 """Tokens a draft of llama-cpp-python's lookup where it is not told another number."""
 
+GATE_OFF, GATE_COST = "off", "cost"
 DEFAULT_SOURCES = ("ngram", "mtp")
 DEFAULT_COOL_S = 300.0
 QUICK = {"n_predict": 96, "rounds": 2}
@@ -41,6 +43,8 @@ class Cell:
         source: a draft source's name, ``none``, ``oracle``, ``synthetic``, or a peer's.
         draft: the most tokens a draft; 0 for plain decoding.
         options: the source's options, as (name, value).
+        gated: whether the gate decides about its drafts, up to ``draft`` tokens.
+        hindsight: whether its drafts are cut to what the target is known to accept.
         again: whether this is the repeated baseline.
         swept: whether it belongs to a sweep's table.
     """
@@ -48,6 +52,8 @@ class Cell:
     source: str
     draft: int = 0
     options: tuple[tuple[str, Any], ...] = ()
+    gated: bool = False
+    hindsight: bool = False
     again: bool = False
     swept: bool = field(default=False, eq=False)
 
@@ -57,9 +63,9 @@ class Cell:
         if self.source == SYNTHETIC or self.is_peer:
             return " ".join([self.source, *(f"{value}" for _, value in self.options)])
         words = [self.source, *(f"{name}={value}" for name, value in self.options)]
-        if self.again:
-            words.append("again")
-        elif self.draft and self.draft != DEFAULT_WIDTH:
+        words += ["gate"] * self.gated + ["hindsight"] * self.hindsight + ["again"] * self.again
+        usual = AUTO_WIDTH if self.gated or self.hindsight else DEFAULT_WIDTH
+        if self.draft not in (0, usual):
             words.append(f"draft={self.draft}")
         return " ".join(words)
 
@@ -74,9 +80,14 @@ class Cell:
         return self.source in PEERS
 
     @property
+    def knows_the_answer(self) -> bool:
+        """Whether it has to be told what the target is going to say."""
+        return self.hindsight or self.source in (ORACLE, SYNTHETIC)
+
+    @property
     def is_plugin(self) -> bool:
-        """Whether an installed draft source drafts in it."""
-        return self.source not in (NO_SOURCE, ORACLE, SYNTHETIC, *PEERS)
+        """Whether an installed draft source drafts in it, as it would for a user."""
+        return not self.hindsight and self.source not in (NO_SOURCE, ORACLE, SYNTHETIC, *PEERS)
 
 
 BASELINE = Cell(NO_SOURCE)
@@ -173,11 +184,12 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
     for source in sources:
         if source != NO_SOURCE:
             find_source(source).load()
-            cells.append(Cell(source, options.draft))
+            cells += [_source_cell(source, gate, options.draft) for gate in options.gate]
+            cells += [Cell(source, AUTO_WIDTH, hindsight=True)] * options.hindsight
     for swept in options.sweep:
         cells += parse_sweep(swept, options.draft)
-    if options.oracle:
-        cells.append(Cell(ORACLE, options.draft))
+    if options.oracle is not None:
+        cells += [Cell(ORACLE, width) for width in options.oracle or [options.draft]]
     cells += [Cell(SYNTHETIC, options.draft, (("p", p),)) for p in options.synthetic]
     if options.peers:
         cells += [
@@ -190,6 +202,12 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
         for kind in ("ngram-simple", "ngram-map-k", "draft-mtp"):
             cells.append(Cell(LLAMA_SERVER, options.draft, (("spec", kind),)))
     yield from dict.fromkeys([*cells, BASELINE_AGAIN])
+
+
+def _source_cell(source: str, gate: str, draft: int) -> Cell:
+    if gate == GATE_OFF:
+        return Cell(source, draft)
+    return Cell(source, AUTO_WIDTH, gated=True)
 
 
 def parse_sweep(text: str, draft: int) -> list[Cell]:
@@ -209,8 +227,10 @@ def parse_sweep(text: str, draft: int) -> list[Cell]:
     def setting(name: str, value: str) -> tuple[str, Any]:
         if name == DRAFT:
             return DRAFT, _whole(1, MAX_WIDTH)(value)
+        if name == GATE:
+            return GATE, _gates(value)[0]
         if name not in kinds:
-            known = ", ".join([DRAFT, *kinds])
+            known = ", ".join([DRAFT, GATE, *kinds])
             raise UsageError(f"{source} has no option {name!r} to sweep; it has {known}")
         try:
             return name, kinds[name].value.convert(value)
@@ -222,8 +242,9 @@ def parse_sweep(text: str, draft: int) -> list[Cell]:
     cells = []
     for value in values.split(","):
         options = dict([setting(first, value)]) | fixed
-        width = options.pop(DRAFT, draft)
-        cells.append(Cell(source, width, tuple(options.items()), swept=True))
+        gated = options.pop(GATE, GATE_OFF) == GATE_COST
+        width = options.pop(DRAFT, AUTO_WIDTH if gated else draft)
+        cells.append(Cell(source, width, tuple(options.items()), gated=gated, swept=True))
     return cells
 
 
@@ -238,6 +259,17 @@ def _whole(low: int, high: int) -> Any:
 
 def _list(text: str) -> list[str]:
     return [item for item in text.split(",") if item]
+
+
+def _gates(text: str) -> list[str]:
+    gates = _list(text)
+    if not gates or not set(gates) <= {GATE_OFF, GATE_COST}:
+        raise argparse.ArgumentTypeError(f"takes {GATE_OFF} and {GATE_COST}, not {text!r}")
+    return gates
+
+
+def _widths(text: str) -> list[int]:
+    return [_whole(1, AUTO_WIDTH)(item) for item in _list(text)]
 
 
 def _shares(text: str) -> list[float]:
@@ -297,7 +329,27 @@ def _parser() -> _Parser:
         default=[],
         help="a cell for each value of an option, draft among them; may repeat",
     )
-    add("--oracle", action="store_true", help="a source that is always right: the ceiling")
+    add(
+        "--gate",
+        metavar="off,cost",
+        type=_gates,
+        default=[GATE_OFF, GATE_COST],
+        help="run each source without the gate, with it, or both (default off,cost)",
+    )
+    add(
+        "--oracle",
+        metavar="N,N",
+        type=_widths,
+        nargs="?",
+        const=[],
+        help="a source that is always right, at the width of --draft or at these: the ceiling",
+    )
+    add(
+        "--hindsight",
+        action="store_true",
+        help="each source once more, its drafts cut to what will be accepted: what a perfect gate "
+        "would do",
+    )
     add(
         "--synthetic",
         metavar="P,P",

@@ -71,6 +71,8 @@ def _cell(report: Report, cell: Cell, prompt: str) -> dict[str, Any]:
         "source": cell.source,
         "draft": cell.draft,
         "options": dict(cell.options),
+        "gated": cell.gated,
+        "hindsight": cell.hindsight,
         **{
             key: value
             for key, value in attrs.asdict(figures).items()

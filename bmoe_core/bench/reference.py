@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from attrs import define, field
 
+from bmoe_core.guard import check_draft
 from bmoe_core.hookspecs import hookimpl
+from bmoe_core.sources import OpenSource
+from bmoe_core.target.protocol import Target
 
 
 @define(eq=False)
@@ -29,6 +34,56 @@ class OracleSource:
     def draft(self, tokens: npt.NDArray[np.int32], n_max: int) -> list[int] | None:
         """The next ``n_max`` tokens of the reference."""
         return list(self.reference[len(tokens) : len(tokens) + n_max])
+
+
+@define(eq=False)
+class HindsightSource:
+    """Another source whose drafts are cut to what the target is going to accept.
+
+    It declines where nothing would be. So it is what a gate could do with that source's own drafts
+    if it knew the answer.
+
+    Attributes:
+        inner: the source.
+        n_vocab: token ids are below this.
+        reference: as the oracle's.
+    """
+
+    inner: OpenSource
+    n_vocab: int
+    reference: Sequence[int] = field(factory=list, init=False)
+
+    @hookimpl
+    def prepare_context(self, context_params: Any) -> None:
+        """As the source's."""
+        self.inner.prepare_context(context_params)
+
+    @hookimpl
+    def open(self, target: Target) -> None:
+        """As the source's."""
+        self.inner.open(target)
+
+    @hookimpl
+    def begin(self, prompt: npt.NDArray[np.int32], n_past: int) -> None:
+        """As the source's."""
+        self.inner.begin(prompt, n_past)
+
+    @hookimpl
+    def observe(self, tokens: npt.NDArray[np.int32], n_past: int) -> None:
+        """As the source's."""
+        self.inner.observe(tokens, n_past)
+
+    @hookimpl
+    def draft(self, tokens: npt.NDArray[np.int32], n_max: int) -> list[int]:
+        """The source's draft up to the first token that the target will not choose."""
+        drafted = check_draft(self.inner.draft(tokens, n_max), n_max, self.n_vocab).tokens
+        pairs = zip(drafted, self.reference[len(tokens) :], strict=False)
+        return [token for token, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+    @hookimpl
+    def close(self) -> None:
+        """As the source's."""
+        self.inner.close()
 
 
 @define(eq=False)

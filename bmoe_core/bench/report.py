@@ -119,15 +119,19 @@ class Report:
         return self.surveys.get((BASELINE if cell.is_baseline else cell, prompt), NO_SURVEY)
 
     def share_of_ceiling(self, figures: CellFigures) -> float | None:
-        """A cell's ratio as a share of the oracle's on the same prompt, or None without one."""
-        oracles = [
-            other.ratio_median
+        """A cell's ratio as a share of the oracle's on the same prompt, or None without one.
+
+        The oracle of the cell's width, or the best of all where there is none of that width.
+        """
+        drafts = {cell.name: cell.draft for cell in self.cells}
+        oracles = {
+            cell.draft: other.ratio_median
             for cell, other in self.of_prompt(figures.prompt)
             if cell.source == ORACLE and other.ratio_median
-        ]
+        }
         if not oracles or figures.ratio_median is None:
             return None
-        return figures.ratio_median / max(oracles)
+        return figures.ratio_median / oracles.get(drafts[figures.cell], max(oracles.values()))
 
     def is_short(self, prompt: str) -> bool:
         """Whether plain decoding's answer to a prompt is too short to argue from."""

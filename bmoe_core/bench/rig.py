@@ -8,14 +8,15 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from bmoe_core.bench.plan import ORACLE, SYNTHETIC, Cell, Plan
 from bmoe_core.bench.prompts import Prompt
-from bmoe_core.bench.reference import OracleSource, SyntheticSource
+from bmoe_core.bench.reference import HindsightSource, OracleSource, SyntheticSource
 from bmoe_core.bench.runs import Run, StepTimes, bmoe_run
 from bmoe_core.errors import PromptTooLongError, SourceError
-from bmoe_core.loop import generate
+from bmoe_core.gate import CostGate
+from bmoe_core.loop import MAX_WIDTH, generate
 from bmoe_core.models import demo_model
 from bmoe_core.routing.cache import LruCache
 from bmoe_core.routing.records import DecodeRouting
@@ -86,13 +87,12 @@ class Rig:
         self.unavailable: dict[str, str] = {}
         self._references: dict[tuple[Cell, str], Sequence[int]] = {}
         self._bays: dict[Cell, _Bay] = {}
-        named = {cell.source: cell for cell in plan.cells if not cell.is_peer}
-        sources = [self._open(cell) for cell in named.values() if not self._knows_the_answer(cell)]
+        named = {cell.source: cell for cell in plan.cells if cell.is_plugin}
+        sources = [open_source(cell.source, dict(cell.options)) for cell in named.values()]
 
         def prepare(params: Any) -> None:
             for source in sources:
-                if source is not None:
-                    self._attempt(source, lambda s=source: s.prepare_model(params))
+                self._attempt(source, lambda s=source: s.prepare_model(params))
 
         self.model = LlamaModel(plan.model or demo_model(), prepare=prepare)
         self._prompts = {prompt.name: self.model.tokenize(prompt.text) for prompt in plan.prompts}
@@ -105,10 +105,6 @@ class Rig:
             self.model.close()
             raise PromptTooLongError(longest, self.n_ctx)
 
-    @staticmethod
-    def _knows_the_answer(cell: Cell) -> bool:
-        return cell.source in (ORACLE, SYNTHETIC)
-
     def _open(self, cell: Cell) -> OpenSource | None:
         if cell.is_baseline:
             return None
@@ -117,7 +113,10 @@ class Rig:
         if cell.source == SYNTHETIC:
             p = dict(cell.options)["p"]
             return open_source(SyntheticSource(p, self.model.n_vocab), name=SYNTHETIC)
-        return open_source(cell.source, dict(cell.options))
+        source = open_source(cell.source, dict(cell.options))
+        if cell.hindsight:
+            return open_source(HindsightSource(source, self.model.n_vocab), name=cell.source)
+        return source
 
     def _attempt(self, source: OpenSource, action: Any) -> bool:
         try:
@@ -136,7 +135,7 @@ class Rig:
         return cell.source not in self.unavailable and self._bay(cell) is not None
 
     def _bay(self, cell: Cell) -> _Bay | None:
-        key = Cell(cell.source, cell.draft, cell.options)
+        key = evolve(cell, again=False)
         if key not in self._bays:
             bay = self._make_bay(key)
             if bay is None:
@@ -149,8 +148,10 @@ class Rig:
         target = LlamaTarget(
             self.model,
             n_ctx=self.n_ctx,
-            max_draft=cell.draft,
+            max_draft=min(cell.draft, self.n_ctx),
             n_threads=self._plan.n_threads,
+            # Snapshots of long drafts slow every decode; a checkpoint costs a rejection alone.
+            rollback="checkpoint" if cell.draft > MAX_WIDTH else "snapshots",
             prepare=source.prepare_context if source else None,
             tap=tap,
         )
@@ -171,7 +172,7 @@ class Rig:
 
         It serves as the warm-up too.
         """
-        if self._knows_the_answer(cell):
+        if cell.knows_the_answer:
             self._anchor(cell, prompt)
         if not self.model.n_expert:
             bay = self._bay(cell)
@@ -225,7 +226,7 @@ class Rig:
     def teach(self, prompt: Prompt, tokens: Sequence[int]) -> None:
         """Tell the sources that know the answer what plain decoding says to a prompt."""
         for cell in self._plan.cells:
-            if self._knows_the_answer(cell):
+            if cell.knows_the_answer:
                 self._references[cell, prompt.name] = [*self.tokens(prompt), *tokens]
 
     def _generate(
@@ -233,7 +234,7 @@ class Rig:
     ) -> tuple[Run, tuple[int, ...]]:
         """A generation from an empty context; its run, and its tokens."""
         bay.target.clear()
-        if self._knows_the_answer(cell) and bay.source is not None:
+        if cell.knows_the_answer and bay.source is not None:
             bay.source.plugin.reference = self._references[cell, prompt.name]
         generation = generate(
             bay.target,
@@ -241,6 +242,7 @@ class Rig:
             source=bay.source,
             n_predict=self._plan.n_predict,
             width=cell.draft,
+            gate=CostGate() if cell.gated else None,
             on_prefill=None if on_step is None else lambda *_: on_step(True),
         )
         tally, times = Tally(), StepTimes()

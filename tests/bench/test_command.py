@@ -41,7 +41,8 @@ def run_bench(
         status = main(
             [
                 *("bench", "-m", str(model_paths.get(model, model)), "-t", "1"),
-                *("--prompts", prompts or str(prompt), "-n", "24", "--repeat", "2", *arguments),
+                *("--prompts", prompts or str(prompt), "-n", "24", "--repeat", "2"),
+                *("--gate", "off", *arguments),
             ]
         )
         captured = capsys.readouterr()
@@ -58,7 +59,7 @@ class TestOutputs:
         status, out, _ = run_bench(
             *(f"--{name}={path}" for name, path in files.items()),
             *("--plot", str(plots), "--sources", "ngram,mtp", "--oracle", "--synthetic", "0.5"),
-            *("--sweep", "ngram.min_match=1,2+draft=1"),
+            *("--sweep", "ngram.min_match=1,2+draft=1", "--gate", "off,cost", "--hindsight"),
             model="hybrid-moe",
         )
         assert status == 0
@@ -66,13 +67,17 @@ class TestOutputs:
         jsonschema.validate(record, json.loads(SCHEMA.read_text()))
         names = [cell["cell"] for cell in record["cells"]]
         assert names == [
-            *("none", "ngram", "mtp", "ngram min_match=1 draft=1", "ngram min_match=2 draft=1"),
+            *("none", "ngram", "ngram gate", "ngram hindsight", "mtp", "mtp gate", "mtp hindsight"),
+            *("ngram min_match=1 draft=1", "ngram min_match=2 draft=1"),
             *("oracle", "synthetic 0.5", "none again"),
         ]
         assert len(record["runs"]) == len(names) * 2
         assert len(files["csv"].read_text().splitlines()) == 1 + len(record["runs"])
+        for name in ("oracle", "ngram hindsight", "mtp hindsight"):
+            knowing = next(cell for cell in record["cells"] if cell["cell"] == name)
+            assert knowing["acceptance"] in (1.0, None)
         oracle = next(cell for cell in record["cells"] if cell["cell"] == "oracle")
-        assert oracle["acceptance"] == 1.0
+        assert oracle["coverage"] == 1.0
         assert oracle["share_of_ceiling"] == 1.0
         assert all(cell["demanded_mib_per_token"] > 0 for cell in record["cells"])
         for name in names:
@@ -213,6 +218,8 @@ class TestRefusals:
             (["--sweep", "ngram.depth=3"], "ngram has no option 'depth' to sweep; it has draft,"),
             (["--sweep", "ngram.min_match=x"], "takes a whole number, not 'x'"),
             (["--cool", "warm"], "takes °C or °C:SECONDS"),
+            (["--gate", "maybe"], "--gate: takes off and cost, not 'maybe'"),
+            (["--oracle", "0"], "--oracle: takes 1 to 64, not '0'"),
             (["--llama-server", "/nowhere"], "there is no program /nowhere"),
             (["--resume", "/nowhere"], "is no record of a bench"),
             (["--json", "/nowhere/x.json"], "/nowhere/x.json cannot be written"),
@@ -262,6 +269,10 @@ def test_a_sweep_may_fix_another_option() -> None:
         (1, {"min_match": 5}),
     ]
     assert [cell.draft for cell in parse_sweep("ngram.draft=1,8", 3)] == [1, 8]
+    assert [(cell.gated, cell.draft) for cell in parse_sweep("ngram.gate=off,cost", 3)] == [
+        (False, 3),
+        (True, 64),
+    ]
 
 
 def test_quick_gives_way_to_what_was_asked_for() -> None:
@@ -316,5 +327,5 @@ def test_the_plan_keeps_the_baseline_first_and_last() -> None:
     """Whatever is asked for, and however often."""
     plan: Plan = parse_bench(["--sources", "none,ngram,ngram", "--sweep", "ngram.min_match=3"])
     assert [cell.name for cell in plan.cells] == [
-        *("none", "ngram", "ngram min_match=3", "none again")
+        *("none", "ngram", "ngram gate", "ngram min_match=3", "none again")
     ]

@@ -12,7 +12,7 @@ from bmoe_core.bench import conditions
 from bmoe_core.bench.conditions import OthersWatch
 from bmoe_core.bench.plan import BASELINE, BASELINE_AGAIN, ORACLE, SYNTHETIC, Cell, Plan
 from bmoe_core.bench.prompts import Prompt
-from bmoe_core.bench.reference import OracleSource, SyntheticSource
+from bmoe_core.bench.reference import HindsightSource, OracleSource, SyntheticSource
 from bmoe_core.bench.rig import Survey
 from bmoe_core.bench.runs import Run
 from bmoe_core.bench.session import Session
@@ -21,7 +21,7 @@ from bmoe_core.errors import PeerError
 from bmoe_core.loop import generate
 from bmoe_core.sources import open_source
 from bmoe_core.telemetry import Tally
-from bmoe_core.testing import FakeTarget, hashed
+from bmoe_core.testing import FakeTarget, ScriptedSource, hashed
 
 NGRAM = Cell("ngram", 3)
 PEER = Cell("llama-server")
@@ -230,6 +230,20 @@ class TestKnowingSources:
         summary = run_with(SyntheticSource(p, n_vocab=16), n_predict=110, width=1).summary
         assert summary.acceptance == pytest.approx(p, abs=0.15)
 
+    def test_hindsight_verifies_what_will_be_accepted_alone(self) -> None:
+        """It drafts as the source does, up to the first wrong token, or not at all."""
+
+        def script(tokens: Any, n_max: int) -> list[int]:
+            return [rule(tokens.tolist()), 0, 0][:n_max]
+
+        rule = hashed(order=3, n_vocab=16, seed=5)
+        inner = ScriptedSource(script)
+        summary = run_with(HindsightSource(open_source(inner), n_vocab=16)).summary
+        assert summary.acceptance == 1.0
+        assert inner.observed
+        # Where the target does say 0 next, hindsight keeps it.
+        assert 1 <= summary.n_drafted / summary.n_drafted_steps < 1.5
+
     def test_asked_twice_it_drafts_the_same(self) -> None:
         """What is right depends on the position alone."""
         import numpy as np
@@ -290,6 +304,8 @@ def test_cells_are_named_by_what_is_special_about_them() -> None:
     assert Cell("ngram", 3).name == "ngram"
     assert Cell("ngram", 1, (("min_match", 5),)).name == "ngram min_match=5 draft=1"
     assert Cell(SYNTHETIC, 3, (("p", 0.5),)).name == "synthetic 0.5"
+    assert Cell("ngram", 64, gated=True).name == "ngram gate"
+    assert Cell("ngram", 64, hindsight=True).name == "ngram hindsight"
     assert Cell(ORACLE, 8).name == "oracle draft=8"
     assert Cell("llama-server", 3, (("spec", "ngram-simple"),)).name == "llama-server ngram-simple"
     assert (BASELINE.name, BASELINE_AGAIN.name) == ("none", "none again")
