@@ -54,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "telemetry": {"footprint", "meter", "steps"},
     "testing": {
         *("arguments", "errors", "gate", "guard", "hookspecs", "loop", "options", "sources"),
-        *("steps", "target.protocol"),
+        *("policy", "steps", "target.protocol"),
     },
 }
 """Imports that happen when the program runs. A package may import its own modules."""
