@@ -49,7 +49,8 @@ class TestARun:
     def test_the_answer_alone_is_on_stdout(self, run: Run) -> None:
         """The report is on stderr, in three lines."""
         plain = run("-n", "40")
-        drafted = run("-n", "40", "--draft-source", "ngram", "--ngram-min-match", "1")
+        arguments = ("--draft-source", "ngram", "--ngram-min-match", "1", "--gate", "off")
+        drafted = run("-n", "40", *arguments)
         assert plain.status == drafted.status == 0
         assert plain.out == drafted.out != ""
         assert plain.err.startswith("none: 40 tokens in 40 plain decodes")
@@ -64,7 +65,7 @@ class TestARun:
 
     def test_rollback_on_a_recurrent_model_is_accounted_for(self, run: Run) -> None:
         """The states kept for it are memory, and plain decoding keeps none."""
-        drafted = run("--ngram", "-n", "5", model="hybrid-moe")
+        drafted = run("--ngram", "-n", "5", "--gate", "off", model="hybrid-moe")
         assert "rollback: 0.01 MiB of saved recurrent states" in drafted.err
         assert "rollback" not in run("-n", "5", model="hybrid-moe").err
         assert "rollback" not in run("--ngram", "-n", "5").err
@@ -145,7 +146,8 @@ class TestARun:
         """A preamble of what ran as resolved, a row a token, a summary."""
         path = tmp_path / "run.csv"
         path.write_text("old\n" * 500)
-        result = run("-n", "20", "--ngram", "--ngram-min-match", "2", "--csv", str(path))
+        options = ("--ngram", "--ngram-min-match", "2", "--draft", "3", "--gate", "off")
+        result = run("-n", "20", *options, "--csv", str(path))
         lines = path.read_text().splitlines()
         facts = dict(line[2:].split("=", 1) for line in lines if line.startswith("# "))
         assert result.status == 0
@@ -155,6 +157,7 @@ class TestARun:
         assert facts["n_ctx"] == "1024"
         assert facts["spec"] == "ngram"
         assert facts["draft"] == "3"
+        assert facts["gate"] == "off"
         assert facts["ngram.min_match"] == "2"
         assert facts["ngram.max_match"] == "12"
         assert sum(not line.startswith("#") for line in lines) == 1 + 20
@@ -271,9 +274,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--draft", "0"], "--draft: takes 1 to 8, not 0"),
-            (["--draft", "9"], "--draft: takes 1 to 8, not 9"),
-            (["--draft", "three"], "--draft: takes 1 to 8, not 'three'"),
+            (["--draft", "0"], "--draft: takes 1 to 8 or auto, not '0'"),
+            (["--draft", "9"], "--draft: takes 1 to 8 or auto, not '9'"),
+            (["--draft", "three"], "--draft: takes 1 to 8 or auto, not 'three'"),
+            (["--draft", "auto", "--gate", "off"], "--draft auto leaves the width to the gate"),
+            (["--gate", "on"], "--gate: invalid choice: 'on' (choose from"),
             (["-n", "0"], "takes a whole number of at least 1, not 0"),
             (["-t", "0"], "takes 1 to 512, not 0"),
             (["-c", "1"], "takes 2 to 16777216, not 1"),
@@ -366,7 +371,9 @@ class TestRefusals:
 
     def test_a_recurrent_model_that_cannot_go_back(self, run: Run) -> None:
         """The remedy works."""
-        self.check(run("--ngram", model="recurrent"), "run it with --draft-source none")
+        refused = run("--ngram", "--gate", "off", model="recurrent")
+        self.check(refused, "run it with --gate cost")
+        assert run("-n", "3", "--ngram", "--gate", "cost", model="recurrent").status == 0
         assert run("-n", "3", "--draft-source", "none", model="recurrent").status == 0
 
     def test_a_source_that_refuses_the_model(self, run: Run, install: Install) -> None:

@@ -153,7 +153,7 @@ class CostGate:
             n_more = RUNGS[rung] - RUNGS[rung - 1]
             before, survival = survival, survival * chances[rung] ** n_more
             lost = before - survival
-            # The sum of a geometric series, chance + ... + chance^n_more, where the chance is not 1.
+            # chance + ... + chance^n_more, a geometric series unless the chance is 1.
             n_tokens += chances[rung] * lost / (1.0 - chances[rung]) if lost else before * n_more
             n_replayed += lost * ratio[rung - 1]
             if costs.bound[rung] + draft_costs[rung] <= most:

@@ -38,8 +38,11 @@ class Survival:
     the stretch, and that of the stretch with this evidence.
     """
 
-    _overall: Counts = field(factory=lambda: _no_counts(), init=False)
+    _overall: Counts = field(init=False)
     _by_evidence: dict[Hashable, Counts] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._overall = _no_counts()
 
     def overall(self) -> list[float]:
         """For each stretch the chance of its next token, the evidence not being known."""
