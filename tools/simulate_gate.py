@@ -32,7 +32,7 @@ MACHINES = {
     "steep": Machine(curve=steep, drift=0.0005),
     "mixture": Machine(curve=mixture, drift=0.0005),
 }
-SOURCES: dict[str, dict[str, float]] = {
+SOURCES: dict[str, dict[str, Any]] = {
     "free": {},
     "free, replay": {"replay": 1.0},
     "costly, replay": {"draft_fixed": 0.02, "draft_each": 0.1, "replay": 1.0},
@@ -186,7 +186,8 @@ def plot_against_hindsight(cells: Sequence[Cell], path: Path) -> None:
 def set_ratio_ticks(axis: Any) -> None:
     """Plain numbers on a logarithmic axis of ratios."""
     low, high = axis.get_ylim()
-    ticks = [t for t in (0.9, 1, 1.2, 1.5, 2, 3, 5, 10, 20) if low <= t <= high]
+    candidates = (1, 2, 3, 5, 10, 20) if high > 6 else (1, 1.2, 1.5, 2, 3, 5)
+    ticks = [tick for tick in candidates if low <= tick <= high]
     axis.set_yticks(ticks, [f"×{tick:g}" for tick in ticks])
     axis.minorticks_off()
 
@@ -237,7 +238,7 @@ def plot_noise(n_seeds: int, path: Path) -> None:
         label = f"{below} of {len(found)} below 0.98\nworst {min(found):.3f}"
         axis.annotate(label, (place, 1.001), ha="center", fontsize=8)
     axis.axhline(0.98, color="tab:red", lw=0.8, ls=":")
-    axis.set_xticks(range(len(levels)), [f"noise {n:.0%}, {o:.1%} times ×5" for n, o in levels])
+    axis.set_xticks(range(len(levels)), [f"noise {n:.0%},\n{o:.1%} of times ×5" for n, o in levels])
     axis.set_ylabel(f"lowest speed-up after {JUDGED_FROM} tokens\n(runs that lose)")
     axis.set_ylim(top=1.006)
     figure.tight_layout()

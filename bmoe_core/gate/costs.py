@@ -221,19 +221,25 @@ class DecodeCosts:
         """Derive from a ratio that changed those of its neighbours that were never measured."""
         self.low[rung] = self._likely_low(rung)
         self.bound[rung] = self.ratio[rung]
-        left = next(i for i in range(rung - 1, -1, -1) if i == 0 or self._n_seen[i])
+        left, seen = rung - 1, self._n_seen
+        while left and not seen[left]:
+            left -= 1
         self._draw_line(left, rung, range(left + 1, rung), self.ratio[rung])
-        if rung < self._widest:
-            right = next(i for i in range(rung + 1, len(RUNGS)) if self._n_seen[i])
-            self._draw_line(rung, right, range(rung + 1, right), self.ratio[right])
+        if rung == self._widest:
+            beyond = range(rung + 1, len(RUNGS))
+            self._draw_line(0, rung, beyond, 2.0 * self.ratio[rung])
+            for wider in beyond:
+                self.low[wider] = max(BEYOND * self.ratio[wider], 1.0)
             return
-        beyond = range(rung + 1, len(RUNGS))
-        self._draw_line(0, rung, beyond, 2.0 * self.ratio[rung])
-        for wider in beyond:
-            self.low[wider] = max(BEYOND * self.ratio[wider], 1.0)
+        right = rung + 1
+        while not seen[right]:
+            right += 1
+        self._draw_line(rung, right, range(rung + 1, right), self.ratio[right])
 
     def _draw_line(self, left: int, right: int, rungs: range, bound: float) -> None:
         """Put the ratios of ``rungs`` on the line through two measured ones."""
+        if not rungs:
+            return
         ratio = self.ratio
         slope = max(ratio[right] - ratio[left], 0.0) / (RUNGS[right] - RUNGS[left])
         for rung in rungs:

@@ -52,20 +52,16 @@ class Survival:
             chances.append(chance)
         return chances
 
-    def given(self, evidence: Hashable, overall: list[float]) -> list[float]:
-        """The same with an evidence.
-
-        Args:
-            evidence: of the draft, or of one token of it.
-            overall: what :meth:`overall` returns.
-        """
+    def given(self, evidence: Hashable) -> list[float]:
+        """The same with an evidence, of the draft or of one token of it."""
         counts = self._by_evidence.get(evidence)
         if counts is None:
-            return overall
-        return [
-            (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT)
-            for accepted, n, chance in zip(*counts, overall, strict=True)
-        ]
+            return self.overall()
+        chance, chances = PRIOR, []
+        for all_accepted, all_n, accepted, n in zip(*self._overall, *counts, strict=True):
+            chance = (all_accepted + PRIOR_WEIGHT * chance) / (all_n + PRIOR_WEIGHT)
+            chances.append((accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT))
+        return chances
 
     def record(self, evidence: Hashable, index: int, n_right: int, *, then_wrong: bool) -> None:
         """Learn the fate of tokens of a draft, all those before them being accepted.
