@@ -32,7 +32,7 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED) $(MODEL)
 	$(BIN)/python -m pytest
-	for plugin in plugins/*; do (cd $$plugin && ../../$(BIN)/python -m pytest -q) || exit 1; done
+	for plugin in plugins/* docs/examples/bmoe_*; do (cd $$plugin && $(CURDIR)/$(BIN)/python -m pytest -q) || exit 1; done
 
 test-models: $(INSTALLED) $(MODEL)
 	$(BIN)/python -m pytest -m real_model

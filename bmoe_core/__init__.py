@@ -25,6 +25,7 @@ from bmoe_core.errors import (
     SourceImportError,
     SourceOptionError,
     SourceUnavailable,
+    SourceVersionError,
     UnknownSourceError,
     UsageError,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "SourceImportError",
     "SourceOptionError",
     "SourceUnavailable",
+    "SourceVersionError",
     "Step",
     "Summary",
     "Tally",

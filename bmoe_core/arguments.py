@@ -33,7 +33,8 @@ DEFAULT_DRAFT: dict[str, int | str] = {GATE_OFF: DEFAULT_WIDTH, GATE_COST: AUTO}
 
 DESCRIPTION = (
     "Run a GGUF model with speculative decoding: a draft source proposes tokens, the model "
-    "verifies them, and the answer is the model's own. `bmoe sources` lists the draft sources."
+    "verifies them, and the answer is the model's own. `bmoe sources` lists the draft sources; "
+    "`bmoe new-source` writes the beginnings of one."
 )
 
 
@@ -79,11 +80,6 @@ def parse(argv: Sequence[str]) -> Arguments:
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:
         raise _unknown_argument(unknown[0], source, installed, parser)
-    given = {
-        option.field: getattr(parsed, option.flag)
-        for option in options
-        if hasattr(parsed, option.flag)
-    }
     if parsed.draft is None:
         parsed.draft = DEFAULT_DRAFT[parsed.gate]
     width_is_auto = parsed.draft == AUTO
@@ -95,8 +91,40 @@ def parse(argv: Sequence[str]) -> Arguments:
             )
         parsed.draft = AUTO_WIDTH
     return Arguments(
-        source=source, source_options=given, options=parsed, width_is_auto=width_is_auto
+        source=source,
+        source_options=_given(options, parsed),
+        options=parsed,
+        width_is_auto=width_is_auto,
     )
+
+
+def parse_source_options(
+    source: str, source_class: type, arguments: Sequence[str]
+) -> dict[str, Any]:
+    """The fields that a source's own options give, as where it is the chosen one.
+
+    Args:
+        source: its name, which its options begin with.
+        source_class: its class.
+        arguments: options of this source, and nothing else.
+
+    Raises:
+        UsageError: they cannot be understood.
+        SourceContractError: a field cannot be an option.
+    """
+    options = options_of(source, source_class)
+    parser = _core_parser(())
+    _add_source_options(parser, source, options)
+    parsed = parser.parse_args(arguments)
+    return _given(options, parsed)
+
+
+def _given(options: Iterable[SourceOption], parsed: argparse.Namespace) -> dict[str, Any]:
+    return {
+        option.field: getattr(parsed, option.flag)
+        for option in options
+        if hasattr(parsed, option.flag)
+    }
 
 
 def _bounded(low: int, high: int | None = None) -> Any:
@@ -137,7 +165,8 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
         description=DESCRIPTION,
         usage="bmoe [-m MODEL] [-p TEXT | -f FILE] [--draft-source NAME] [options]\n"
         "       bmoe sources\n"
-        "       bmoe bench [options]",
+        "       bmoe bench [options]\n"
+        "       bmoe new-source NAME",
         add_help=False,
         allow_abbrev=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=79),

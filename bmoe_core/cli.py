@@ -25,6 +25,7 @@ from bmoe_core.listing import describe_sources
 from bmoe_core.loop import Generation, generate
 from bmoe_core.models import demo_model
 from bmoe_core.moe.options import StreamOptions
+from bmoe_core.new_source import write_new_source
 from bmoe_core.routing.cache import CacheSize
 from bmoe_core.sources import NO_SOURCE, OpenSource, open_source
 from bmoe_core.telemetry import RunRecord
@@ -48,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["sources"]:
             return _list_sources(arguments[1:])
+        if arguments[:1] == ["new-source"]:
+            return _new_source(arguments[1:])
         if arguments[:1] == ["bench"]:
             return _bench(arguments[1:])
         return _Run(parse(arguments)).execute()
@@ -70,6 +73,11 @@ def _list_sources(arguments: Sequence[str]) -> int:
     if arguments:
         raise UsageError(f"`bmoe sources` takes no arguments, and {arguments[0]!r} was given")
     TextStream(sys.stdout).write("".join(f"{line}\n" for line in describe_sources()).encode())
+    return 0
+
+
+def _new_source(arguments: Sequence[str]) -> int:
+    TextStream(sys.stdout).write(write_new_source(arguments).encode())
     return 0
 
 

@@ -17,6 +17,7 @@
     │   ├── UnknownSourceError
     │   ├── SourceConflictError
     │   ├── SourceImportError
+    │   ├── SourceVersionError
     │   ├── SourceContractError
     │   ├── SourceOptionError      (also a ValueError)
     │   └── SourceUnavailable
@@ -121,6 +122,10 @@ class SourceConflictError(SourceError):
 
 class SourceImportError(SourceError):
     """The source's entry point could not be imported."""
+
+
+class SourceVersionError(SourceError):
+    """The source's distribution was written for another version of bmoe-core."""
 
 
 class SourceContractError(SourceError):

@@ -18,6 +18,9 @@ from bmoe_core.steps import NO_DRAFT, Draft, SourceFailure
 
 T = TypeVar("T")
 
+HANGING_S = 1.0
+"""A hook that is interrupted after as many seconds is named as what the user waited for."""
+
 
 class Source(Protocol):
     """What the loop asks of an opened draft source; see :class:`bmoe_core.DraftSource`."""
@@ -95,9 +98,21 @@ class SourceGuard:
             self._fail(hook, str(error), None)
         except (Exception, SystemExit) as error:
             self._fail(hook, f"raised {summarize(error)}", error)
+        except KeyboardInterrupt:
+            self._note_hanging(hook, time.perf_counter() - started)
+            raise
         finally:
             self.seconds += time.perf_counter() - started
         return None
+
+    def _note_hanging(self, hook: str, seconds: float) -> None:
+        if self._source is not None and seconds >= HANGING_S:
+            self.failure = SourceFailure(
+                source=self._source.name,
+                hook=hook,
+                reason=f"had been running for {seconds:.1f} s when the run was interrupted",
+                run_went_on=False,
+            )
 
     def _fail(self, hook: str, reason: str, cause: BaseException | None) -> None:
         name = self._source.name if self._source is not None else ""

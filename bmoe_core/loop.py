@@ -173,7 +173,7 @@ class Generation:
 
     @property
     def source_failure(self) -> SourceFailure | None:
-        """Why the source was switched off, or None."""
+        """Why the source was switched off, or where it hung until an interrupt; else None."""
         return self._guard.failure
 
     @property

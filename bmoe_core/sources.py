@@ -6,6 +6,7 @@ import difflib
 import importlib.metadata
 import inspect
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from bmoe_core.errors import (
     SourceContractError,
     SourceImportError,
     SourceUnavailable,
+    SourceVersionError,
     UnknownSourceError,
     UsageError,
     summarize,
 )
 from bmoe_core.hookspecs import PROJECT_NAME, DraftSource
 from bmoe_core.options import construct, values_of
+from bmoe_core.requirements import CORE, unmet_requirement
 from bmoe_core.target.protocol import Target
 
 ENTRY_POINT_GROUP = "bmoe.draft_sources"
@@ -50,10 +53,12 @@ class InstalledSource:
         """Import the source's class.
 
         Raises:
+            SourceVersionError: its distribution asks for another bmoe-core; nothing is imported.
             SourceImportError: the import failed, for whatever reason.
             SourceContractError: the entry point names something else than a class, or a class that
                 does not fulfil the contract.
         """
+        self._check_version()
         try:
             loaded = self._entry_point.load()
         except (Exception, SystemExit) as error:
@@ -68,6 +73,16 @@ class InstalledSource:
             )
         _check_class(self.name, loaded)
         return loaded
+
+    def _check_version(self) -> None:
+        distribution = self._entry_point.dist
+        asked = unmet_requirement(distribution.requires or ()) if distribution else None
+        if asked:
+            raise SourceVersionError(
+                f"the draft source {self.name} ({self.distribution} {self.version}) needs "
+                f"{CORE} {asked}, and {version(CORE)} is installed: "
+                f"pip install --upgrade {CORE} {self.distribution}"
+            )
 
 
 def installed_sources() -> tuple[InstalledSource, ...]:

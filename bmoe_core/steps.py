@@ -85,20 +85,22 @@ class Step:
 
 @frozen
 class SourceFailure:
-    """Why a source was switched off in the middle of a run.
+    """Why a source was switched off in the middle of a run, or what it did when the run ended.
 
     Attributes:
         source: the source's name.
         hook: the hook that failed, such as ``draft``.
-        reason: what it raised or returned.
+        reason: what it raised or returned, or how long it hung.
+        run_went_on: False where the source hung until the run was interrupted.
     """
 
     source: str
     hook: str
     reason: str
+    run_went_on: bool = True
 
     def __str__(self) -> str:
-        return (
-            f"{self.source}: {self.hook} {self.reason}; the source was switched off and the run "
-            "went on with plain decodes"
-        )
+        what = f"{self.source}: {self.hook} {self.reason}"
+        if not self.run_went_on:
+            return what
+        return f"{what}; the source was switched off and the run went on with plain decodes"

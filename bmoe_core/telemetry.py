@@ -11,6 +11,9 @@ from bmoe_core.footprint import Footprint
 from bmoe_core.meter import NO_COST, Cost
 from bmoe_core.steps import Step
 
+SLOW_MS = 1.0
+"""A source that takes less a step is never called slow, however small the model."""
+
 
 def ratio(numerator: float, denominator: float) -> float | None:
     """``numerator / denominator``, or None where there is nothing to divide by."""
@@ -77,6 +80,16 @@ class Summary:
         return ratio(self.draft_s, self.n_generated)
 
     @property
+    def draft_ms_per_step(self) -> float | None:
+        """Milliseconds in the source a step."""
+        return ratio(1000 * self.draft_s, self.n_decodes)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the source took longer than the decodes, and long enough to be felt."""
+        return self.draft_s > self.decode_s and (self.draft_ms_per_step or 0.0) >= SLOW_MS
+
+    @property
     def cpu_s_per_token(self) -> float | None:
         """Processor seconds in the target a token, over all threads."""
         return ratio(self.decode.cpu_s, self.n_generated)
@@ -112,6 +125,8 @@ class Tally:
 def report_lines(source: str, summary: Summary) -> list[str]:
     """The lines printed after a run, in the form of BigMoeOnEdge's report.
 
+    A source that takes longer than the model gets a line of its own.
+
     Args:
         source: the draft source's name, which begins each line.
         summary: the run's figures.
@@ -124,6 +139,10 @@ def report_lines(source: str, summary: Summary) -> list[str]:
             f"{_count(summary.n_decodes, 'plain decode')}, "
             f"{_figure(summary.reported_tok_s, '.2f')} tok/s"
         ]
+    slow = [
+        f"{source}: slow: {_figure(summary.draft_ms_per_step, '.1f')} ms a step in the source, and "
+        f"{_figure(ratio(1000 * summary.decode_s, summary.n_decodes), '.1f')} ms in the model"
+    ]
     share = "none drafted" if summary.acceptance is None else f"{summary.acceptance:.1%}"
     return [
         f"{source}: {summary.n_accepted}/{summary.n_drafted} drafts accepted ({share}), "
@@ -134,6 +153,7 @@ def report_lines(source: str, summary: Summary) -> list[str]:
         f"(vs {_figure(summary.reported_tok_s, '.2f')} reported)",
         f"{source}: drafted on {summary.n_drafted_steps} of {_count(summary.n_decodes, 'step')} "
         f"({_figure(summary.coverage, '.1%')}); the rest decoded plainly",
+        *(slow if summary.is_slow else ()),
     ]
 
 

@@ -44,7 +44,14 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
 
-    def add(name: str, code: str, *, distribution: str | None = None, attribute: str = "S") -> None:
+    def add(
+        name: str,
+        code: str,
+        *,
+        distribution: str | None = None,
+        attribute: str = "S",
+        requires: str = "bmoe-core",
+    ) -> None:
         distribution = distribution or f"dist-{name}"
         # A module of its own for each test: Python imports a name once a process.
         module = f"{distribution.replace('-', '_')}_{abs(hash((str(tmp_path), name))):x}"
@@ -53,6 +60,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         info.mkdir()
         (info / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n"
+            f"Requires-Dist: {requires}\n"
         )
         (info / "entry_points.txt").write_text(
             f"[bmoe.draft_sources]\n{name} = {module}:{attribute}\n"

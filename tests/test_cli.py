@@ -49,7 +49,8 @@ class TestARun:
     def test_the_answer_alone_is_on_stdout(self, run: Run) -> None:
         """The report is on stderr, in three lines."""
         plain = run("-n", "40")
-        drafted = run("-n", "40", "--draft-source", "ngram", "--ngram-min-match", "1")
+        arguments = ("--draft-source", "ngram", "--ngram-min-match", "1", "--gate", "off")
+        drafted = run("-n", "40", *arguments)
         assert plain.status == drafted.status == 0
         assert plain.out == drafted.out != ""
         assert plain.err.startswith("none: 40 tokens in 40 plain decodes")
@@ -64,7 +65,7 @@ class TestARun:
 
     def test_rollback_on_a_recurrent_model_is_accounted_for(self, run: Run) -> None:
         """The states kept for it are memory, and plain decoding keeps none."""
-        drafted = run("--ngram", "-n", "5", model="hybrid-moe")
+        drafted = run("--ngram", "-n", "5", "--gate", "off", model="hybrid-moe")
         assert "rollback: 0.01 MiB of saved recurrent states" in drafted.err
         assert "rollback" not in run("-n", "5", model="hybrid-moe").err
         assert "rollback" not in run("--ngram", "-n", "5").err
@@ -145,7 +146,8 @@ class TestARun:
         """A preamble of what ran as resolved, a row a token, a summary."""
         path = tmp_path / "run.csv"
         path.write_text("old\n" * 500)
-        result = run("-n", "20", "--ngram", "--ngram-min-match", "2", "--csv", str(path))
+        options = ("--ngram", "--ngram-min-match", "2", "--draft", "3", "--gate", "off")
+        result = run("-n", "20", *options, "--csv", str(path))
         lines = path.read_text().splitlines()
         facts = dict(line[2:].split("=", 1) for line in lines if line.startswith("# "))
         assert result.status == 0
@@ -155,6 +157,7 @@ class TestARun:
         assert facts["n_ctx"] == "1024"
         assert facts["spec"] == "ngram"
         assert facts["draft"] == "3"
+        assert facts["gate"] == "off"
         assert facts["ngram.min_match"] == "2"
         assert facts["ngram.max_match"] == "12"
         assert sum(not line.startswith("#") for line in lines) == 1 + 20
@@ -271,9 +274,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--draft", "0"], "--draft: takes 1 to 8, not 0"),
-            (["--draft", "9"], "--draft: takes 1 to 8, not 9"),
-            (["--draft", "three"], "--draft: takes 1 to 8, not 'three'"),
+            (["--draft", "0"], "--draft: takes 1 to 8 or auto, not '0'"),
+            (["--draft", "9"], "--draft: takes 1 to 8 or auto, not '9'"),
+            (["--draft", "three"], "--draft: takes 1 to 8 or auto, not 'three'"),
+            (["--draft", "auto", "--gate", "off"], "--draft auto leaves the width to the gate"),
+            (["--gate", "on"], "--gate: invalid choice: 'on' (choose from"),
             (["-n", "0"], "takes a whole number of at least 1, not 0"),
             (["-t", "0"], "takes 1 to 512, not 0"),
             (["-c", "1"], "takes 2 to 16777216, not 1"),
@@ -366,7 +371,9 @@ class TestRefusals:
 
     def test_a_recurrent_model_that_cannot_go_back(self, run: Run) -> None:
         """The remedy works."""
-        self.check(run("--ngram", model="recurrent"), "run it with --draft-source none")
+        refused = run("--ngram", "--gate", "off", model="recurrent")
+        self.check(refused, "run it with --gate cost")
+        assert run("-n", "3", "--ngram", "--gate", "cost", model="recurrent").status == 0
         assert run("-n", "3", "--draft-source", "none", model="recurrent").status == 0
 
     def test_a_source_that_refuses_the_model(self, run: Run, install: Install) -> None:
@@ -566,6 +573,43 @@ class TestProcesses:
         written = json.loads(record.read_text())
         assert written["finish_reason"] == "interrupted"
         assert written["text"].encode() == first + rest
+
+    @pytest.mark.parametrize("how", ["time.sleep(0.01)", "pass"], ids=["asleep", "busy"])
+    def test_ctrl_c_inside_a_source_that_hangs(
+        self, how: str, model_paths: dict[str, Path], tmp_path: Path, install: Install
+    ) -> None:
+        """The run ends with its report, and the source and hook are named."""
+        install(
+            "stuck",
+            f"""
+            import pathlib, time
+            from bmoe_core import hookimpl
+
+            class S:
+                @hookimpl
+                def draft(self, tokens, n_max):
+                    if len(tokens) == {len(PROMPT) + 4}:
+                        time.sleep(1.1)
+                        pathlib.Path({str(tmp_path / "hangs")!r}).touch()
+                        while True:
+                            {how}
+            """,
+        )
+        process = bmoe(
+            *("-m", str(model_paths["dense"]), "-t", "1", "-p", PROMPT, "--stuck"),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "hangs").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert out
+        assert b"stuck: draft had been running for 1." in err
+        assert b"when the run was interrupted" in err
+        assert b"Traceback" not in err
+        assert b"(3 decodes for 3 tokens)" in err
 
     def test_a_reader_that_leaves_ends_the_run_quietly(self, model_paths: dict[str, Path]) -> None:
         """`bmoe ... | head` shows no traceback."""

@@ -7,20 +7,21 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bmoe_core
-from bmoe_core import DraftSource, LlamaModel, Target
+from bmoe_core import DraftSource, Target, testing
 from bmoe_core.arguments import parse
 from bmoe_core.bench.plan import parse_bench
 from bmoe_core.cli import main
 from bmoe_core.footprint import Footprint
+from bmoe_core.options import options_of
 from bmoe_core.routing.tally import RoutingTally
 from bmoe_core.telemetry import RunRecord, Summary
+from bmoe_core.testing import DraftSourceContract
 
 ROOT = Path(bmoe_core.__file__).parent.parent
 EXAMPLES = ROOT / "docs" / "examples"
@@ -28,7 +29,8 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
+    # Not the files that pytest leaves where the examples' own suites are run.
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if ".pytest_cache" not in page.parts),
     *sorted((ROOT / "plugins").glob("*/README.md")),
 ]
 MODEL_IN_DOCS = "models/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -101,23 +103,46 @@ def test_the_readme_s_program_runs(
     assert "ngram: drafted on " in capsys.readouterr().out
 
 
-def test_the_example_source_of_the_how_to(
-    monkeypatch: pytest.MonkeyPatch, load: Callable[[str], LlamaModel]
+def test_the_programs_of_the_how_tos_for_sources_run(
+    monkeypatch: pytest.MonkeyPatch, model_paths: dict[str, Path]
 ) -> None:
-    """The class shown is the file's, and the program shown under it runs."""
-    monkeypatch.syspath_prepend(str(EXAMPLES / "bmoe_last"))
-    shown, program = blocks(
-        (ROOT / "docs" / "how-to" / "write-a-draft-source.md").read_text(), "python"
-    )
-    assert shown in (EXAMPLES / "bmoe_last" / "bmoe_last.py").read_text()
+    """The blocks that stand for themselves: a generation on a fake, and both adapters."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / "bmoe_echo"))
+    how_to = ROOT / "docs" / "how-to"
+    *_, program = blocks((how_to / "test-a-source.md").read_text(), "python")
     namespace: dict[str, Any] = {}
     exec(program, namespace)
-    assert len(namespace["steps"]) > 0
-    source = namespace["source"]
-    import numpy as np
+    assert sum(step.n_accepted for step in namespace["steps"]) > 0
+    forward, reverse = blocks((how_to / "use-with-llama-cpp-python.md").read_text(), "python")
+    path = str(model_paths["dense"])
+    exec(forward.replace('"model.gguf"', f'"{path}", verbose=False, n_ctx=256'), namespace)
+    namespace["llama"].close()
+    exec(reverse, namespace)
+    assert namespace["source"].name == "lookup"
 
-    assert source.draft(np.array([4, 4], np.int32), 9) == [4, 4, 4]
-    assert source.draft(np.array([4, 5], np.int32), 9) is None
+
+def test_every_rule_of_the_contract_suite_is_documented() -> None:
+    """The table of the testing kit has each test, and no other."""
+    text = (ROOT / "docs" / "reference" / "testing.md").read_text()
+    documented = re.findall(r"^\| `(test_\w+)` \|", text, re.MULTILINE)
+    assert sorted(documented) == [
+        name for name in dir(DraftSourceContract) if name.startswith("test_")
+    ]
+    for name in testing.__all__:
+        assert re.search(rf"`{name}\b", text)
+
+
+def test_the_options_of_bmoe_suffix_are_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its README's table, with the defaults."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / "bmoe_suffix"))
+    from bmoe_suffix import SuffixSource
+
+    text = (EXAMPLES / "bmoe_suffix" / "README.md").read_text()
+    table = re.findall(r"^\| `(--[a-z-]+) \w` \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
+    assert table == [
+        (option.flag, option.help, str(option.default))
+        for option in options_of("suffix", SuffixSource)
+    ]
 
 
 def test_every_hook_is_documented_with_its_signature() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bmoe_core import Draft, SourceFailedError, generate
+from bmoe_core import Draft, SourceFailedError, generate, guard
 from bmoe_core.guard import BrokenDraftError, check_draft
 from bmoe_core.testing import FakeTarget, ScriptedSource
 
@@ -128,6 +128,31 @@ def test_a_source_that_exits_is_survived() -> None:
     generation = generate(FakeTarget(), [1], n_predict=5, source=ScriptedSource(leave))
     assert len(list(generation)) == 5
     assert generation.source_failure is not None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reported"),
+    [
+        (3.26, "scripted: draft had been running for 3.3 s when the run was interrupted"),
+        (0.5, "None"),
+    ],
+)
+def test_an_interrupt_of_a_hanging_source(
+    seconds: float, reported: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the run, and where the user waited for the source, that is said."""
+    clock = 100.0
+
+    def hang(tokens: Any, n_max: int) -> Any:
+        nonlocal clock
+        clock += seconds
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(guard.time, "perf_counter", lambda: clock)
+    generation = generate(FakeTarget(), [1], n_predict=5, source=ScriptedSource(hang))
+    with pytest.raises(KeyboardInterrupt):
+        list(generation)
+    assert str(generation.source_failure) == reported
 
 
 def test_the_history_is_read_only_and_lent() -> None:

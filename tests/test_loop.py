@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import define, field
 
 from bmoe_core import (
+    CostGate,
     DecodeError,
     Draft,
     EmptyPromptError,
@@ -22,6 +24,7 @@ from bmoe_core import (
     UsageError,
     generate,
 )
+from bmoe_core.policy import Outcome
 from bmoe_core.testing import FakeTarget, ScriptedSource, hashed
 
 PROMPT = [1, 2, 3]
@@ -154,6 +157,105 @@ class TestVerify:
         speculated, steps = run(FakeTarget(), n_predict=40, pick=alternating(), source=source)
         assert speculated.tokens == plain.tokens
         assert sum(step.n_accepted for step in steps) > 20
+
+
+@define(eq=False)
+class FixedGate:
+    """Asks for ``n_asked`` and verifies ``n_verified``; keeps what it was told."""
+
+    n_asked: int = 3
+    n_verified: int = 3
+    calls: list[str] = field(factory=list)
+    rooms: list[int] = field(factory=list)
+    outcomes: list[Outcome] = field(factory=list)
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def ask(self, room: int) -> int:
+        self.calls.append("ask")
+        self.rooms.append(room)
+        return min(self.n_asked, room)
+
+    def choose(self, draft: Draft, draft_s: float) -> int:
+        self.calls.append("choose")
+        assert draft_s >= 0.0
+        return min(self.n_verified, len(draft.tokens))
+
+    def learn(self, outcome: Outcome) -> None:
+        self.calls.append("learn")
+        self.outcomes.append(outcome)
+
+
+class TestGate:
+    """The gate decides how many tokens are asked for, and how many verified."""
+
+    def test_it_is_called_in_order_once_a_step(self) -> None:
+        """Begin after the prompt; ask, choose and learn around each decode."""
+        gate = FixedGate()
+        _, steps = run(FakeTarget(), n_predict=5, source=ScriptedSource(), gate=gate)
+        assert gate.calls == ["begin", *["ask", "choose", "learn"] * len(steps)]
+
+    def test_a_draft_is_cut_to_what_it_chooses(self) -> None:
+        """Three tokens proposed, one of them verified, all in the step's count."""
+        gate = FixedGate(n_verified=1)
+        target = FakeTarget(rule=count_up)
+        _, steps = run(target, n_predict=4, source=ScriptedSource(right), gate=gate)
+        assert target.n_decoded == [3, 2, 2]
+        assert [(step.n_proposed, step.n_drafted) for step in steps] == [(3, 1), (1, 1)]
+
+    def test_a_declined_draft_is_a_plain_decode(self) -> None:
+        """It goes along as a shadow: the gate is told what followed."""
+        gate = FixedGate(n_verified=0)
+        target = FakeTarget(rule=count_up)
+        _, steps = run(target, n_predict=3, source=ScriptedSource(right), gate=gate)
+        assert target.n_decoded == [3, 1, 1, 1]
+        assert [step.n_proposed for step in steps] == [2, 1, 0]
+        assert [list(outcome.followed) for outcome in gate.outcomes] == [[5], [6], [7]]
+
+    def test_a_source_that_is_not_asked_still_observes(self) -> None:
+        """That is how it stays in step."""
+        source = ScriptedSource(right)
+        run(FakeTarget(rule=count_up), n_predict=2, source=source, gate=FixedGate(n_asked=0))
+        assert source.asked == []
+        assert source.observed == [([1, 2, 3], 0), ([4], 3), ([5], 4)]
+
+    def test_it_is_told_what_followed_the_settled_token(self) -> None:
+        """The accepted tokens, then the next settled one."""
+        gate = FixedGate()
+        script = lambda tokens, n_max: [*right(tokens, 2), 0][:n_max]  # noqa: E731
+        run(FakeTarget(rule=count_up), n_predict=4, source=ScriptedSource(script), gate=gate)
+        assert list(gate.outcomes[0].followed) == [5, 6, 7]
+        assert gate.outcomes[0].decode_s > 0.0
+        assert gate.outcomes[0].rollback_s > 0.0
+
+    def test_a_right_draft_is_rolled_back_in_no_time(self) -> None:
+        """There was nothing to take back."""
+        gate = FixedGate()
+        run(FakeTarget(rule=count_up), n_predict=4, source=ScriptedSource(right), gate=gate)
+        assert gate.outcomes[0].rollback_s == 0.0
+
+    def test_room_is_what_width_and_prediction_leave(self) -> None:
+        """A width of 20 is cut to the 11 that may follow the first of 12 tokens."""
+        gate = FixedGate(n_asked=0)
+        target = FakeTarget(max_rollback=64)
+        run(target, n_predict=12, width=20, source=ScriptedSource(), gate=gate)
+        assert gate.rooms == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+
+    @pytest.mark.parametrize("recurrent", [False, True])
+    def test_the_answer_is_the_plain_one(self, recurrent: bool) -> None:
+        """With the real gate, whatever it makes of the times of this machine."""
+        plain, _ = run(FakeTarget(n_ctx=400), n_predict=300)
+        gate = CostGate()
+        for _ in range(2):
+            target = FakeTarget(n_ctx=400, max_rollback=64, n_batch=128, recurrent=recurrent)
+            oracle = ScriptedSource(lambda tokens, n_max: plain.tokens[len(tokens) :][:n_max])
+            gated, steps = run(target, n_predict=300, width=64, source=oracle, gate=gate)
+            assert gated.tokens == plain.tokens
+            assert gate.record.n_steps == len(steps)
+            assert gate.record.n_verified == sum(step.n_drafted for step in steps)
+            declined = sum(step.n_proposed > 0 and not step.drafted for step in steps)
+            assert gate.record.n_declined == declined
 
 
 class TestRoom:

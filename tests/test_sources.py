@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from bmoe_core import (
     SourceImportError,
     SourceOptionError,
     SourceUnavailable,
+    SourceVersionError,
     UnknownSourceError,
     hookimpl,
     installed_sources,
@@ -94,6 +96,34 @@ class TestFinding:
             SourceImportError, match=r"bad \(dist-bad 1.2\).*ModuleNotFoundError: No module named"
         ):
             open_source("bad")
+
+    def test_another_version_of_the_core_is_asked_for(self, install: Install) -> None:
+        """Said before anything of it is imported, with both versions and the remedy."""
+        install("new", "raise RuntimeError('imported')", requires="bmoe-core>=99.1")
+        with pytest.raises(
+            SourceVersionError,
+            match=r"^the draft source new \(dist-new 1.2\) needs bmoe-core >=99.1, and "
+            rf"{version('bmoe-core')} is installed: pip install --upgrade bmoe-core dist-new$",
+        ):
+            open_source("new")
+
+    def test_a_broken_plugin_stops_only_itself(self, install: Install) -> None:
+        """What cannot be imported, wants another core, or claims a taken name is listed so."""
+        install("bad", "import no_such_module_at_all")
+        install("new", ECHO, requires="bmoe-core>=99.1")
+        install("twice", ECHO, distribution="one")
+        install("twice", ECHO, distribution="two")
+        install("echo", ECHO)
+        text = " ".join(" ".join(describe_sources()).split())
+        assert "bad (dist-bad 1.2) broken: the draft source bad" in text
+        assert "new (dist-new 1.2) broken: the draft source new (dist-new 1.2) needs" in text
+        for owner in ("one", "two"):
+            assert (
+                f"twice ({owner} 1.2) broken: the draft source name 'twice' is claimed by one and "
+                "two: uninstall one of them" in text
+            )
+        assert "echo (dist-echo 1.2) Drafts the last token again." in text
+        assert open_source("echo").draft(np.array([7], np.int32), 1) == [7]
 
     def test_a_missing_attribute_is_a_failing_import(self, install: Install) -> None:
         """The entry point may name what is not there."""

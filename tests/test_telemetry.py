@@ -83,6 +83,21 @@ def test_the_report_of_a_run_that_never_drafted() -> None:
     assert report_lines("ngram", summary)[0].startswith("ngram: 0/0 drafts accepted (none drafted)")
 
 
+@pytest.mark.parametrize(
+    ("decode_s", "draft_s", "line"),
+    [
+        (0.5, 0.6, ["ngram: slow: 300.0 ms a step in the source, and 250.0 ms in the model"]),
+        (0.6, 0.5, []),
+        (0.001, 0.0019, []),
+    ],
+    ids=["longer than the model", "shorter than the model", "too short to be felt"],
+)
+def test_a_slow_source_is_named(decode_s: float, draft_s: float, line: list[str]) -> None:
+    """With its time a step, where it takes longer than the model, and a millisecond or more."""
+    summary = Summary(n_generated=2, n_decodes=2, decode=Cost(wall_s=decode_s), draft_s=draft_s)
+    assert report_lines("ngram", summary)[3:] == line
+
+
 def test_the_report_of_plain_decoding_and_of_nothing() -> None:
     """One line each."""
     assert report_lines("none", Summary(n_generated=1, n_decodes=1, decode=Cost(wall_s=0.5))) == [
@@ -103,6 +118,7 @@ def test_the_record_has_the_documented_keys_in_order(summary: Summary) -> None:
         load_s=0.2,
         footprint=Footprint(10.0, 6.0, 4.0, None, 100.0),
         routing=None,
+        gate={"plain_s": 0.25},
         finish_reason="length",
         warnings=["w"],
         tokens=[1, 2],
@@ -136,6 +152,7 @@ def test_the_record_has_the_documented_keys_in_order(summary: Summary) -> None:
         "swap_mib",
         "available_mib",
         "routing",
+        "gate",
         "finish_reason",
         "warnings",
         "tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ MARGIN = 0.02
 several estimates looks better than it is."""
 HOPELESS = 0.01
 """A chance below which further tokens are not looked at."""
+N_MORE = (0, *(after - before for before, after in itertools.pairwise(RUNGS)))
+"""Draft tokens that each rung has beyond the one below."""
 FREE = (0.0,) * len(RUNGS)
 """What drafting costs once it is done."""
 
@@ -122,11 +125,11 @@ class CostGate:
         That is the chance that it is accepted if the tokens before it are; where a rung has several
         more and each has its own evidence, the mean over those.
         """
-        overall, evidence = self.survival.overall(), draft.evidence
+        evidence = draft.evidence
         if not isinstance(evidence, tuple):
-            by_stretch = self.survival.given(evidence, overall)
+            by_stretch = self.survival.given(evidence)
             return [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
-        given = {value: self.survival.given(value, overall) for value in set(evidence)}
+        given = {value: self.survival.given(value) for value in set(evidence)}
         chances = [1.0]
         for rung in range(1, RUNG_OF[len(evidence)] + 1):
             values = evidence[RUNGS[rung - 1] : RUNGS[rung]]
@@ -144,20 +147,21 @@ class CostGate:
         and of decoding anew what is kept, where a rejection needs that.
         """
         costs = self.costs
-        ratio, replay = costs.ratio, costs.replay
+        ratio, low, bound, replay = costs.ratio, costs.low, costs.bound, costs.replay
         # With nothing accepted, the step costs this much and brings one token.
         most = self.allowance.left - self._draft_charge + 1.0 - replay
         best, best_rate, best_gain = 0, 0.0, 0.0
         survival, n_tokens, n_replayed = 1.0, 1.0, 0.0
         for rung in range(1, min(top, costs.highest) + 1):
-            n_more = RUNGS[rung] - RUNGS[rung - 1]
-            before, survival = survival, survival * chances[rung] ** n_more
+            chance, n_more = chances[rung], N_MORE[rung]
+            before = survival
+            survival *= chance if n_more == 1 else chance**n_more
             lost = before - survival
-            # The sum of a geometric series, chance + ... + chance^n_more, where the chance is not 1.
-            n_tokens += chances[rung] * lost / (1.0 - chances[rung]) if lost else before * n_more
+            # chance + ... + chance^n_more, a geometric series unless the chance is 1.
+            n_tokens += chance * lost / (1.0 - chance) if lost else before * n_more
             n_replayed += lost * ratio[rung - 1]
-            if costs.bound[rung] + draft_costs[rung] <= most:
-                cost = draft_costs[rung] + costs.low[rung] + replay * n_replayed
+            if bound[rung] + draft_costs[rung] <= most:
+                cost = draft_costs[rung] + low[rung] + replay * n_replayed
                 if n_tokens > best_rate * cost:
                     best, best_rate, best_gain = rung, n_tokens / cost, n_tokens - cost
             if survival < HOPELESS:

@@ -47,6 +47,9 @@ RATIO_PRIOR = 0.3**2
 RATIO_DRIFT = 0.015**2
 """Variance that it gains with each decode of another width, so that a width which was unlucky
 looks worth another try after some hundred decodes."""
+BEYOND = 0.9
+"""What widths beyond the widest tried one are taken to cost, of what the line to it says: the cost
+of a mixture of experts, or of a GPU, rises less and less."""
 N_AGING = 64
 """Decodes after which the ratios' variances are brought up to date."""
 
@@ -66,10 +69,11 @@ class DecodeCosts:
     Attributes:
         plain_s: seconds of a plain decode; None before the first. The middle of its distribution,
             which has a tail.
+        warm: whether enough plain decodes were seen to judge anything by.
         mean: what a plain decode is charged on average, in those: above 1 by the tail, outliers
             being clipped in the same way as in :meth:`charge`.
         ratio: for each rung, the time of its decode in plain decodes.
-        low: the same, less one standard deviation where it was measured: what it may well cost.
+        low: what it may well cost: the same, less one standard deviation where it was measured.
         bound: the same, and for rungs never tried an upper bound: to decode twice as many
             positions at once costs no more than two decodes.
         replay: seconds to take a rejection back, as a share of decoding anew what is kept: about
@@ -77,12 +81,12 @@ class DecodeCosts:
     """
 
     plain_s: float | None = field(default=None, init=False)
+    warm: bool = field(default=False, init=False)
     mean: float = field(default=1.0, init=False)
     ratio: list[float] = field(init=False)
     low: list[float] = field(init=False)
     bound: list[float] = field(init=False)
     replay: float = field(default=0.0, init=False)
-    _is_warm: bool = field(default=False, init=False)
     _warm_up: list[float] = field(factory=list, init=False)
     _noise: float = field(default=FIRST_NOISE**2, init=False)
     _level_variance: float = field(default=FIRST_NOISE**2, init=False)
@@ -99,11 +103,6 @@ class DecodeCosts:
         self.low = list(self.ratio)
         self.bound = [max(ratio, 2.0) for ratio in self.ratio]
         self.bound[0] = 1.0
-
-    @property
-    def warm(self) -> bool:
-        """Whether enough plain decodes were seen to judge anything by."""
-        return self._is_warm
 
     @property
     def doubt(self) -> float:
@@ -146,7 +145,7 @@ class DecodeCosts:
             undisturbed: the decode before it was a plain one too. After a wide one it may be
                 slower, its graph being another, and says less.
         """
-        if not self._is_warm:
+        if not self.warm:
             self._warm_to(seconds)
             return
         assert self.plain_s is not None
@@ -171,7 +170,7 @@ class DecodeCosts:
         self._noise = (2.0 * FIRST_NOISE**2 + sum(squares)) / (1.0 + len(squares))
         self._level_variance = self._noise / len(squares)
         n = len(squares)
-        self._is_warm = n == MAX_WARM_UP or (n >= N_WARM_UP and self.doubt <= WARM_DOUBT)
+        self.warm = n == MAX_WARM_UP or (n >= N_WARM_UP and self.doubt <= WARM_DOUBT)
 
     def observe_verify(self, rung: int, seconds: float) -> None:
         """Learn from a verify decode of ``rung`` that took ``seconds``, rollback not included."""
@@ -222,17 +221,25 @@ class DecodeCosts:
         """Derive from a ratio that changed those of its neighbours that were never measured."""
         self.low[rung] = self._likely_low(rung)
         self.bound[rung] = self.ratio[rung]
-        left = next(i for i in range(rung - 1, -1, -1) if i == 0 or self._n_seen[i])
+        left, seen = rung - 1, self._n_seen
+        while left and not seen[left]:
+            left -= 1
         self._draw_line(left, rung, range(left + 1, rung), self.ratio[rung])
-        if rung < self._widest:
-            right = next(i for i in range(rung + 1, len(RUNGS)) if self._n_seen[i])
-            self._draw_line(rung, right, range(rung + 1, right), self.ratio[right])
-        else:
+        if rung == self._widest:
             beyond = range(rung + 1, len(RUNGS))
             self._draw_line(0, rung, beyond, 2.0 * self.ratio[rung])
+            for wider in beyond:
+                self.low[wider] = max(BEYOND * self.ratio[wider], 1.0)
+            return
+        right = rung + 1
+        while not seen[right]:
+            right += 1
+        self._draw_line(rung, right, range(rung + 1, right), self.ratio[right])
 
     def _draw_line(self, left: int, right: int, rungs: range, bound: float) -> None:
         """Put the ratios of ``rungs`` on the line through two measured ones."""
+        if not rungs:
+            return
         ratio = self.ratio
         slope = max(ratio[right] - ratio[left], 0.0) / (RUNGS[right] - RUNGS[left])
         for rung in rungs:

@@ -11,8 +11,9 @@ from bmoe_core.gate.ladder import RUNG_OF
 from bmoe_core.gate.survival import Survival
 from bmoe_core.steps import Draft
 
-MOST = 8
-"""Drafts followed at once; of one more only the first tokens are compared, those of its step."""
+MOST = 2
+"""Drafts followed at once: they overlap, and share their fate. Of one more only the tokens of its
+own step are compared."""
 
 
 @define(eq=False)

@@ -38,8 +38,11 @@ class Survival:
     the stretch, and that of the stretch with this evidence.
     """
 
-    _overall: Counts = field(factory=lambda: _no_counts(), init=False)
+    _overall: Counts = field(init=False)
     _by_evidence: dict[Hashable, Counts] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._overall = _no_counts()
 
     def overall(self) -> list[float]:
         """For each stretch the chance of its next token, the evidence not being known."""
@@ -49,20 +52,16 @@ class Survival:
             chances.append(chance)
         return chances
 
-    def given(self, evidence: Hashable, overall: list[float]) -> list[float]:
-        """The same with an evidence.
-
-        Args:
-            evidence: of the draft, or of one token of it.
-            overall: what :meth:`overall` returns.
-        """
+    def given(self, evidence: Hashable) -> list[float]:
+        """The same with an evidence, of the draft or of one token of it."""
         counts = self._by_evidence.get(evidence)
         if counts is None:
-            return overall
-        return [
-            (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT)
-            for accepted, n, chance in zip(*counts, overall, strict=True)
-        ]
+            return self.overall()
+        chance, chances = PRIOR, []
+        for all_accepted, all_n, accepted, n in zip(*self._overall, *counts, strict=True):
+            chance = (all_accepted + PRIOR_WEIGHT * chance) / (all_n + PRIOR_WEIGHT)
+            chances.append((accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT))
+        return chances
 
     def record(self, evidence: Hashable, index: int, n_right: int, *, then_wrong: bool) -> None:
         """Learn the fate of tokens of a draft, all those before them being accepted.

@@ -149,7 +149,8 @@ class LlamaTarget:
             self.close()
             raise RollbackUnsupportedError(
                 f"{model.path.name} is a recurrent model whose state llama.cpp cannot take back, "
-                "so no draft can be tried on it: run it with --draft-source none"
+                "so a draft has to be decoded again where it is rejected: run it with --gate cost, "
+                "or with --draft-source none"
             )
         self._n_past = 0
         model.attach(self)

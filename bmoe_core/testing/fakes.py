@@ -1,4 +1,4 @@
-"""A target without weights, and a source that drafts what it is told."""
+"""Targets without weights, and a source that drafts what it is told."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def hashed(order: int = 2, n_vocab: int = 16, seed: int = 0) -> Callable[[Sequen
         return zlib.crc32(key.encode()) % n_vocab
 
     return next_token
+
+
+def cyclic(period: int = 5) -> Callable[[Sequence[int]], int]:
+    """A rule for :class:`FakeTarget`: the tokens below ``period`` in turn, over and over."""
+    return lambda tokens: (tokens[-1] + 1) % period
 
 
 @define(eq=False)
@@ -83,10 +88,19 @@ class FakeTarget:
             self.held.append(int(token))
             row = i - (len(tokens) - n_rows)
             if row >= 0:
-                rows[row, self.rule(self.held)] = 1.0
+                self.choose(rows[row], n_decoded=len(tokens))
         self.n_decoded.append(len(tokens))
         self._depth = len(tokens) - 1
         return rows
+
+    def choose(self, row: npt.NDArray[np.float32], n_decoded: int) -> None:
+        """Write the logits that follow the held tokens into ``row``.
+
+        Args:
+            row: zeros, of shape (n_vocab,).
+            n_decoded: how many tokens the decode has.
+        """
+        row[self.rule(self.held)] = 1.0
 
     def roll_back(self, n_past: int) -> None:
         """Drop the tokens from ``n_past`` on.
@@ -119,6 +133,43 @@ class FakeTarget:
     def is_eog(self, token: int) -> bool:
         """Whether ``token`` is among ``eog``."""
         return token in self.eog
+
+
+@define(eq=False)
+class NearTieTarget(FakeTarget):
+    """A target whose second choice is close, and which a wide decode prefers now and then.
+
+    So do quantised weights: the width of a batch changes the last bits of a logit. What is decoded
+    with drafts may differ from a plain answer, and never by a token further than ``tie`` below the
+    plain choice.
+
+    Attributes:
+        tie: how far the second choice lies below the first in a plain decode.
+    """
+
+    tie: float = 0.01
+
+    def choose(self, row: npt.NDArray[np.float32], n_decoded: int) -> None:
+        """The rule's choice and its neighbour, the other way round at every third position."""
+        first = self.rule(self.held)
+        second = (first + 1) % self.n_vocab
+        if n_decoded > 1 and self.n_past % 3 == 0:
+            first, second = second, first
+        row[first], row[second] = 1.0, 1.0 - self.tie
+
+
+@define(eq=False)
+class RefusingTarget(FakeTarget):
+    """A target that promises to take drafts back, and then refuses."""
+
+    def roll_back(self, n_past: int) -> None:
+        """Refuse, unless there is nothing to drop.
+
+        Raises:
+            RollbackError: there is.
+        """
+        if n_past != self.n_past:
+            raise RollbackError(f"no way back from position {self.n_past} to {n_past}")
 
 
 @define(eq=False)

@@ -1,7 +1,7 @@
-"""Gates without a model: simulated machines, texts and draft sources.
+"""Gates without a model: simulated machines, and runs of a policy over a simulated text.
 
 A machine says what a decode of so many positions costs, a text which of a source's tokens are
-right. Costs that a policy is told are noisy; costs that a run is judged by are not.
+right. The times that a policy is told are noisy; the costs that a run is judged by are not.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from attrs import define, field, frozen
 
 from bmoe_core.policy import Outcome, Policy
 from bmoe_core.steps import NO_DRAFT, Draft
-
-WRONG = -1
-"""Stands for a wrong token in a draft; the right token at each position is the position."""
+from bmoe_core.testing.texts import Text
 
 Curve = Callable[[int], float]
 """The cost of a decode of so many positions, in decodes of one."""
@@ -72,119 +69,6 @@ class Machine:
     noise: float = 0.15
     outliers: float = 0.01
     first: float = 1.3
-
-
-class Text(Protocol):
-    """What a source drafts at each position, and what the target says."""
-
-    def propose(self, position: int, n_max: int) -> Draft:
-        """The draft after the settled token at ``position``."""
-
-    def accept(self, draft: Draft, n_verified: int) -> int:
-        """How many of the draft's first ``n_verified`` tokens the target confirms."""
-
-    def follow(self, position: int, n_tokens: int) -> Sequence[int]:
-        """The tokens after ``position``."""
-
-
-@define(eq=False)
-class Scripted:
-    """A text that was decided on beforehand.
-
-    Attributes:
-        hits: for each position, whether the source is right about the token there, having been
-            right about those before it.
-        evidence: for each position, that of a draft made there; None where the source declines.
-        regimes: for each position, a name of the kind of text.
-    """
-
-    hits: Sequence[bool]
-    evidence: Sequence[int | None]
-    regimes: Sequence[str]
-
-    def propose(self, position: int, n_max: int) -> Draft:
-        evidence = self.evidence[position]
-        if evidence is None:
-            return NO_DRAFT
-        ahead = range(position + 1, position + 1 + n_max)
-        return Draft([p if self.hits[p] else WRONG for p in ahead], evidence)
-
-    def accept(self, draft: Draft, n_verified: int) -> int:
-        n = 0
-        while n < n_verified and draft.tokens[n] != WRONG:
-            n += 1
-        return n
-
-    def follow(self, position: int, n_tokens: int) -> Sequence[int]:
-        return range(position + 1, position + 1 + n_tokens)
-
-
-@define(eq=False)
-class Adversary:
-    """Drafts are right as long as they are not verified, and wrong once they are.
-
-    Attributes:
-        bait: verified drafts in a row that are right before one that is wrong.
-    """
-
-    bait: int = 0
-    _given: int = field(default=0, init=False)
-
-    def propose(self, position: int, n_max: int) -> Draft:
-        return Draft(list(range(position + 1, position + 1 + n_max)), evidence=1)
-
-    def accept(self, draft: Draft, n_verified: int) -> int:
-        if self._given < self.bait:
-            self._given += n_verified > 0
-            return n_verified
-        self._given = 0
-        return 0
-
-    def follow(self, position: int, n_tokens: int) -> Sequence[int]:
-        return range(position + 1, position + 1 + n_tokens)
-
-
-def _scripted(hits: list[bool], regimes: list[str]) -> Scripted:
-    """A source that has matched for as long as it was right, 12 tokens at most, from 3 on."""
-    evidence: list[int | None] = []
-    run = 0
-    for hit in hits:
-        run = run + 1 if hit else 0
-        evidence.append(min(run, 12) if run >= 3 else None)
-    return Scripted(hits, evidence, regimes)
-
-
-def constant(n: int, seed: int, acceptance: float) -> Scripted:
-    """Every token is right with the same chance, and the source always drafts."""
-    rng = random.Random(seed)
-    hits = [rng.random() < acceptance for _ in range(n + 65)]
-    return Scripted(hits, [0] * len(hits), ["constant"] * len(hits))
-
-
-def bursty(n: int, seed: int, burst: int = 40, gap: int = 60) -> Scripted:
-    """Copied stretches in other text, of which short runs are copied by chance."""
-    rng = random.Random(seed)
-    hits: list[bool] = []
-    regimes: list[str] = []
-    copying = False
-    while len(hits) < n + 65:
-        length = 1 + int(rng.expovariate(1 / (burst if copying else gap)))
-        hits += [rng.random() < (0.97 if copying else 0.4) for _ in range(length)]
-        regimes += ["copy" if copying else "prose"] * length
-        copying = not copying
-    return _scripted(hits, regimes)
-
-
-def switching(n: int, seed: int, length: int = 200, low: float = 0.15) -> Scripted:
-    """Acceptance is high and low by turns, and the evidence says nothing about it."""
-    rng = random.Random(seed)
-    hits: list[bool] = []
-    regimes: list[str] = []
-    while len(hits) < n + 65:
-        good = (len(hits) // length) % 2 == 0
-        hits.append(rng.random() < (0.92 if good else low))
-        regimes.append("high" if good else "low")
-    return Scripted(hits, [0] * len(hits), regimes)
 
 
 @frozen
@@ -252,6 +136,27 @@ def simulate(
         position += len(followed)
         trace.append((position, plain_cost / cost, n_verified))
     return Run(position, cost, plain_cost, trace, by_regime)
+
+
+@define(eq=False)
+class FixedWidth:
+    """Verifies every draft of up to ``width`` tokens, as ``--draft N --gate off`` does."""
+
+    width: int
+
+    def begin(self) -> None:
+        """Nothing is remembered."""
+
+    def ask(self, room: int) -> int:
+        """The width."""
+        return min(self.width, room)
+
+    def choose(self, draft: Draft, draft_s: float) -> int:
+        """The whole draft."""
+        return len(draft.tokens)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing is learned."""
 
 
 @define(eq=False)

@@ -129,12 +129,3 @@ def test_bounds_are_whole_numbers(value: object) -> None:
     """Anything else is a TypeError."""
     with pytest.raises(TypeError, match="min_match"):
         NgramSource(min_match=value)  # type: ignore[arg-type]
-
-
-def test_drafting_leaves_no_trace() -> None:
-    """Asked again after other questions, it answers the same."""
-    source = NgramSource()
-    tokens = history([1, 2, 3, 4, 5, 9, 1, 2, 3])
-    first = source.draft(tokens, 3)
-    source.draft(history([3, 3, 3, 3]), 2)
-    assert source.draft(tokens, 3) == first

@@ -6,7 +6,7 @@ from bmoe_core import hookimpl
 
 
 @define(eq=False)
-class LastSource:
+class EchoSource:
     """Drafts the last token again, where it has just come twice."""
 
     times: int = field(default=2, metadata={"help": "how often it is drafted"})

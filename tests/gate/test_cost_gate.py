@@ -1,0 +1,216 @@
+"""The gate as the loop sees it, on times and drafts made up by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmoe_core import CostGate, Draft
+from bmoe_core.policy import Outcome, VerifyAll
+from bmoe_core.steps import NO_DRAFT
+
+PLAIN_S = 0.010
+COST = {1: 1.0, 2: 1.6, 3: 2.0, 4: 2.4, 5: 2.75, 6: 3.1, 7: 3.45, 8: 3.8, 9: 4.2}
+"""Plain decodes that a decode of so many positions costs: a small model on two cores."""
+
+
+class Bench:
+    """Plays the loop for a gate: right tokens are 1, wrong ones 0."""
+
+    def __init__(self, *, draft_s: float = 1e-6, replay: float = 0.0) -> None:
+        self.gate = CostGate()
+        self.gate.begin()
+        self.draft_s, self.replay = draft_s, replay
+        self.asked: list[int] = []
+        self.verified: list[int] = []
+        self.spent = 0.0
+        self.n_tokens = 0
+
+    def step(self, n_right: int, *, length: int = 8, evidence: object = None) -> int:
+        """One step with a draft whose first ``n_right`` tokens are right; how many are verified."""
+        n_asked = self.gate.ask(8)
+        n = min(n_asked, length)
+        draft = (
+            Draft([1] * min(n_right, n) + [0] * max(n - n_right, 0), evidence) if n else NO_DRAFT
+        )
+        draft_s = self.draft_s * n_asked
+        n_verified = self.gate.choose(draft, draft_s)
+        n_accepted = min(n_right, n_verified)
+        cost = COST[1 + n_verified]
+        replay = self.replay * COST[1 + n_accepted] if n_accepted < n_verified else 0.0
+        self.gate.learn(Outcome([1] * (1 + n_accepted), cost * PLAIN_S, replay * PLAIN_S))
+        self.asked.append(n_asked)
+        self.verified.append(n_verified)
+        self.spent += cost + replay + draft_s / PLAIN_S
+        self.n_tokens += 1 + n_accepted
+        return n_verified
+
+
+def test_the_first_steps_are_plain() -> None:
+    """Until three plain decodes were seen there is nothing to judge by."""
+    bench = Bench()
+    assert [bench.step(8) for _ in range(3)] == [0, 0, 0]
+    assert bench.asked == [0, 1, 2]
+    assert bench.step(8) == 1
+
+
+def test_a_draft_that_is_always_right_is_verified_ever_wider() -> None:
+    """From one token on, each decode at most twice as wide as the widest so far."""
+    bench = Bench()
+    for _ in range(12):
+        bench.step(8)
+    assert bench.verified[:4] == [0, 0, 0, 1]
+    assert bench.verified[-1] == 8
+    for before, after in zip(bench.verified, bench.verified[1:], strict=False):
+        assert 1 + after <= 2 * (1 + max(before, *bench.verified[:4]))
+    assert bench.n_tokens > 1.3 * bench.spent
+
+
+def test_a_draft_that_is_never_right_is_soon_declined() -> None:
+    """Two plain decodes at most are lost in all, and the drafts go along as shadows."""
+    bench = Bench()
+    for _ in range(200):
+        bench.step(0)
+    assert bench.spent - bench.n_tokens < 2.0
+    assert bench.asked[-1] == 8
+    assert bench.verified[-100:] == [0] * 100
+    assert bench.gate.record.n_declined > 190
+    assert bench.gate.record.n_declined_rightly == bench.gate.record.n_declined
+
+
+def test_a_losing_source_comes_back_by_itself() -> None:
+    """Shadows show at no cost that the drafts have become right."""
+    bench = Bench()
+    for _ in range(150):
+        bench.step(0)
+    for _ in range(60):
+        bench.step(8)
+    assert min(bench.verified[-10:]) >= 3
+
+
+def test_evidence_decides() -> None:
+    """Of a source that is right with long matches and wrong with short ones, the long ones run."""
+    bench = Bench()
+    for i in range(200):
+        bench.step(8 if i % 2 else 0, evidence=12 if i % 2 else 3)
+    assert set(bench.verified[-20::2]) == {0}
+    assert min(bench.verified[-19::2]) >= 4
+
+
+def test_evidence_a_token_cuts_the_draft() -> None:
+    """Tokens that are marked as sure are verified, and the doubtful rest is not."""
+    bench = Bench()
+    for _ in range(100):
+        bench.step(
+            3, evidence=("sure",) * 3 + ("doubtful",) * 5 if bench.gate.ask(8) == 8 else None
+        )
+    assert set(bench.verified[-20:]) == {3}
+
+
+def test_nothing_is_verified_that_the_allowance_does_not_cover() -> None:
+    """With 0.5 plain decodes left, one draft token at 1.6 is too dear, however sure it is."""
+    bench = Bench()
+    for _ in range(30):
+        bench.step(8)
+    bench.gate.allowance.left = 0.5
+    assert bench.step(8) == 0
+    bench.gate.allowance.left = 0.7
+    assert bench.step(8) == 1
+
+
+def test_replay_is_part_of_the_price() -> None:
+    """Where a rejection has the kept tokens decoded again, a draft has to be right more often.
+
+    Right on 3 of 4 steps: 1.75 tokens for 1.6 pay, and for 1.6 + 0.25 do not."""
+    cheap, dear = Bench(), Bench(replay=1.0)
+    for bench in (cheap, dear):
+        bench.gate.allowance.left = 30.0
+        for i in range(400):
+            bench.step(1 if i % 4 else 0, length=1)
+    assert sum(map(bool, cheap.verified[-100:])) > 50
+    assert sum(map(bool, dear.verified[-100:])) < 20
+
+
+def test_a_costly_source_that_loses_is_asked_rarely() -> None:
+    """A draft token at 0.2 plain decodes that is never right: at most 2% are lost in 300 steps."""
+    bench = Bench(draft_s=0.2 * PLAIN_S)
+    for _ in range(300):
+        bench.step(0)
+    assert 2 < sum(map(bool, bench.asked)) < 20
+    assert bench.spent < 1.02 * bench.n_tokens
+
+
+def test_a_costly_source_that_wins_is_asked_at_every_step() -> None:
+    """At 0.05 plain decodes a token and always right it gains, asking included."""
+    bench = Bench(draft_s=0.05 * PLAIN_S)
+    for _ in range(100):
+        bench.step(8)
+    assert all(bench.asked[-50:])
+    assert bench.n_tokens > 1.4 * bench.spent
+
+
+def test_a_draft_is_not_verified_where_its_own_cost_has_used_the_allowance_up() -> None:
+    """What the draft took is paid before the decode is.
+
+    Of 0.68 plain decodes a draft token at 0.05 leaves 0.63, which covers the 0.6 that a wrong token
+    costs; at twice that, which is what an outlier counts for, it leaves 0.58."""
+    bench = Bench(draft_s=0.05 * PLAIN_S)
+    for _ in range(40):
+        bench.step(8)
+    gate = bench.gate
+    gate.allowance.left = 0.68
+    assert gate.ask(8) == 1
+    assert gate.choose(Draft([1], None), draft_s=0.05 * PLAIN_S) == 1
+    assert gate.ask(8) == 1
+    assert gate.choose(Draft([1], None), draft_s=PLAIN_S) == 0
+
+
+def test_what_was_learned_serves_the_next_generation() -> None:
+    """No warm-up, no growing step by step; its record begins anew."""
+    bench = Bench()
+    for _ in range(40):
+        bench.step(8)
+    bench.gate.begin()
+    assert bench.gate.record.n_steps == 0
+    assert bench.step(8) > 0
+
+
+def test_drafts_longer_than_the_ladder_are_cut() -> None:
+    """A source that returns more than 64 tokens has 64 looked at."""
+    gate = CostGate()
+    gate.begin()
+    for _ in range(3):
+        gate.ask(100)
+        gate.choose(NO_DRAFT, 0.0)
+        gate.learn(Outcome([1], PLAIN_S, 0.0))
+    assert gate.ask(100) <= 64
+    assert gate.choose(Draft([1] * 100, (7,) * 100), 0.0) == 1
+
+
+def test_the_record_as_json() -> None:
+    """What it did, and the costs that it learned by positions."""
+    bench = Bench()
+    for _ in range(5):
+        bench.step(8)
+    figures = bench.gate.to_dict()
+    assert list(figures) == [
+        "n_asked_steps",
+        "n_declined",
+        "n_declined_rightly",
+        "mean_width",
+        "estimated_gain",
+        "plain_s",
+        "cost_by_positions",
+        "rollback_share",
+    ]
+    assert figures["plain_s"] == pytest.approx(PLAIN_S)
+    assert list(figures["cost_by_positions"]) == ["2"]
+
+
+def test_without_a_gate_every_draft_is_verified() -> None:
+    """As wide as the source makes it."""
+    policy = VerifyAll()
+    policy.begin()
+    assert policy.ask(3) == 3
+    assert policy.choose(Draft([1, 2, 3]), 1.0) == 3
+    policy.learn(Outcome([1], 1.0, 0.0))
+    assert policy.choose(NO_DRAFT, 0.0) == 0

@@ -1,0 +1,378 @@
+"""The gate's parts, each by itself: the allowance, asking, costs, survival and shadows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bmoe_core import Draft
+from bmoe_core.gate.allowance import Allowance
+from bmoe_core.gate.asking import Asking, DraftCosts
+from bmoe_core.gate.costs import DecodeCosts
+from bmoe_core.gate.ladder import LAST_DEPTHS, RUNG_OF, RUNGS, STRETCH_OF_RUNG, growth
+from bmoe_core.gate.record import GateRecord
+from bmoe_core.gate.shadows import Shadows
+from bmoe_core.gate.survival import Survival
+
+
+def warm_costs(plain_s: float = 0.01) -> DecodeCosts:
+    costs = DecodeCosts()
+    for _ in range(3):
+        costs.observe_plain(plain_s, undisturbed=True)
+    return costs
+
+
+class TestLadder:
+    @pytest.mark.parametrize(
+        ("n_tokens", "n_verified"), [(0, 0), (1, 1), (8, 8), (11, 8), (12, 12), (63, 48), (64, 64)]
+    )
+    def test_a_draft_is_cut_to_a_rung(self, n_tokens: int, n_verified: int) -> None:
+        """The highest rung that it fills."""
+        assert RUNGS[RUNG_OF[n_tokens]] == n_verified
+
+    def test_growth_doubles_the_positions_at_most(self) -> None:
+        """From the plain decode to 64 draft tokens in six steps."""
+        rung, widths = 0, []
+        while RUNGS[rung] < 64:
+            rung = growth(rung)
+            widths.append(RUNGS[rung])
+        assert widths == [1, 3, 7, 12, 24, 48, 64]
+
+    def test_a_rung_lies_in_one_stretch(self) -> None:
+        """The tokens that it adds are all of one stretch, so one chance stands for them."""
+        for rung in range(1, len(RUNGS)):
+            stretch = STRETCH_OF_RUNG[rung]
+            before = LAST_DEPTHS[stretch - 1] if stretch else 0
+            assert before <= RUNGS[rung - 1] < RUNGS[rung] <= LAST_DEPTHS[stretch]
+
+
+class TestAllowance:
+    def test_every_token_pays_in_a_share(self) -> None:
+        """Half a plain decode lost with one token leaves 1.25 + 0.006 - 0.5."""
+        allowance = Allowance()
+        allowance.settle(1, -0.5)
+        assert allowance.left == pytest.approx(0.756)
+
+    def test_gains_are_kept_up_to_a_bound(self) -> None:
+        """However much was won, 32 plain decodes are all that may be lost again."""
+        allowance = Allowance()
+        allowance.settle(10, 100.0)
+        assert allowance.left == 32.0
+
+    def test_a_new_generation_has_no_more_than_the_first(self) -> None:
+        """What was won is not carried over, and what is owed is."""
+        allowance = Allowance()
+        allowance.settle(1, 20.0)
+        allowance.begin()
+        assert allowance.left == 1.25
+        allowance.settle(1, -2.0)
+        allowance.begin()
+        assert allowance.left == pytest.approx(-0.744)
+
+
+class TestDraftCosts:
+    def test_a_rung_never_asked_for_costs_in_proportion(self) -> None:
+        """Four tokens at 2 ms make eight cost 4 ms and two 1 ms."""
+        costs = DraftCosts()
+        costs.observe(4, 0.002, in_step=True)
+        assert costs.seconds(8) == pytest.approx(0.004)
+        assert costs.seconds(2) == pytest.approx(0.001)
+
+    def test_catching_up_is_not_the_cost_of_drafting(self) -> None:
+        """What the first asking took stands only until one in step is known."""
+        costs = DraftCosts()
+        costs.observe(1, 0.03, in_step=False)
+        assert costs.seconds(1) == 0.03
+        costs.observe(1, 0.002, in_step=True)
+        costs.observe(1, 0.05, in_step=False)
+        assert costs.seconds(1) == 0.002
+
+    def test_an_outlier_counts_as_double(self) -> None:
+        """The second observation weighs a half: 2 ms, then 100 ms taken for 4 ms, make 3 ms."""
+        costs = DraftCosts()
+        costs.observe(1, 0.002, in_step=True)
+        costs.observe(1, 0.1, in_step=True)
+        assert costs.seconds(1) == pytest.approx(0.003)
+
+    def test_twice_the_widest_may_be_asked_for(self) -> None:
+        """1, then 2, 4, 8, 16, 32 and 64."""
+        costs, asked = DraftCosts(), []
+        for _ in range(7):
+            asked.append(RUNGS[costs.highest])
+            costs.observe(costs.highest, 0.001, in_step=True)
+        assert asked == [1, 2, 4, 8, 16, 32, 64]
+
+
+def ask_times(asking: Asking, n_steps: int, cost: float, gain: float) -> list[int]:
+    """The steps, from 0 on, in which the source is asked."""
+    asked = []
+    for step in range(n_steps):
+        if asking.is_due(cost):
+            asked.append(step)
+            asking.learn(cost, gain)
+        else:
+            asking.skip()
+    return asked
+
+
+class TestAsking:
+    def test_probes_of_a_source_that_never_pays_come_in_pairs_ever_more_rarely(self) -> None:
+        """Waits double until two drafts of 0.02 are 0.5% of the time: 8 steps, and one in all."""
+        asked = ask_times(Asking(), 50, cost=0.02, gain=0.0)
+        assert asked == [0, 1, 3, 4, 8, 9, 17, 18, 27, 28, 37, 38, 47, 48]
+
+    @pytest.mark.parametrize("cost", [0.01, 0.1, 0.5, 2.0])
+    def test_the_regret_of_asking_in_vain_is_bounded(self, cost: float) -> None:
+        """Two drafts for each doubling of the wait up to 1 + 2 cost / 0.005, and 0.5% of the time.
+
+        One pair more may have begun."""
+        n_steps = 20_000
+        spent = cost * len(ask_times(Asking(), n_steps, cost, gain=0.0))
+        doublings = math.ceil(math.log2(1 + 2 * cost / 0.005))
+        assert spent <= 2 * cost * (doublings + 2) + 0.005 * n_steps
+
+    def test_a_source_that_pays_is_asked_at_every_step(self) -> None:
+        """From the first asking on."""
+        assert ask_times(Asking(), 20, cost=0.05, gain=1.0) == list(range(20))
+
+    def test_a_source_that_begins_to_pay_is_found_out(self) -> None:
+        """The probes go on for ever, so 200 steps later it is asked at every step."""
+        asking = Asking()
+        ask_times(asking, 1000, cost=0.05, gain=0.0)
+        asked = ask_times(asking, 200, cost=0.05, gain=1.0)
+        assert asked[-100:] == list(range(100, 200))
+
+
+class TestDecodeCosts:
+    def test_the_first_level_is_the_median(self) -> None:
+        """One slow decode among the first three does not count."""
+        costs = DecodeCosts()
+        for seconds in (0.05, 0.010, 0.0104):
+            assert not costs.warm
+            costs.observe_plain(seconds, undisturbed=True)
+        assert costs.plain_s == 0.0104
+
+    def test_noisy_times_take_a_longer_warm_up(self) -> None:
+        """Three times that differ twofold leave the level in doubt."""
+        costs = DecodeCosts()
+        for seconds in (0.01, 0.02, 0.005):
+            costs.observe_plain(seconds, undisturbed=True)
+        assert not costs.warm
+        for _ in range(5):
+            costs.observe_plain(0.01, undisturbed=True)
+        assert costs.warm
+
+    def test_widths_between_and_beyond_follow_from_measured_ones(self) -> None:
+        """On the line between two, and on the line from the plain decode; never below a plain one.
+
+        Two positions at 1.6 and four at 2.4 make three 2.0, and eight 1 + 7 (2.4 - 1) / 3."""
+        costs = warm_costs()
+        for _ in range(300):
+            costs.observe_verify(1, 0.016)
+            costs.observe_verify(3, 0.024)
+        assert costs.ratio[1:4] == pytest.approx([1.6, 2.0, 2.4], rel=0.03)
+        assert costs.ratio[7] == pytest.approx(1 + 7 * 1.4 / 3, rel=0.03)
+        assert min(costs.low) >= 1.0
+
+    def test_a_wider_decode_is_bounded_by_two_of_the_widest(self) -> None:
+        """Before any width was tried one draft token costs two plain decodes at most."""
+        costs = warm_costs()
+        assert costs.bound[1] == 2.0
+        costs.observe_verify(1, 0.014)
+        assert costs.bound[3] == pytest.approx(2 * costs.ratio[1])
+
+    def test_an_outlier_moves_a_ratio_by_two_at_most(self) -> None:
+        """A decode twenty times too slow is taken for one that is twice too slow."""
+        costs = warm_costs()
+        for _ in range(20):
+            costs.observe_verify(1, 0.016)
+        before = costs.ratio[1]
+        costs.observe_verify(1, 0.32)
+        assert before < costs.ratio[1] < 1.25 * before
+
+    def test_everything_drifts_with_the_level(self) -> None:
+        """When plain decodes get slower by half, a width that was not tried since follows."""
+        costs = warm_costs()
+        for _ in range(20):
+            costs.observe_verify(3, 0.024)
+        for _ in range(200):
+            costs.observe_plain(0.015, undisturbed=True)
+        assert costs.plain_s == pytest.approx(0.015, rel=0.02)
+        assert costs.ratio[3] == pytest.approx(2.4, rel=0.02)
+
+    def test_the_level_drifts_while_nothing_is_plain(self) -> None:
+        """Where every decode verifies, their slowing down is laid to the level too."""
+        costs = warm_costs()
+        for _ in range(50):
+            costs.observe_verify(3, 0.024)
+        for _ in range(100):
+            costs.observe_verify(3, 0.030)
+        assert costs.plain_s is not None
+        assert costs.plain_s > 0.0103
+
+    def test_doubt_grows_while_nothing_is_plain(self) -> None:
+        """The level is what gains are counted in, and has to be measured again at times."""
+        costs = warm_costs()
+        before = costs.doubt
+        for _ in range(100):
+            costs.observe_verify(3, 0.024)
+        assert costs.doubt > 1.5 * before
+        for _ in range(50):
+            costs.observe_plain(0.01, undisturbed=True)
+        assert costs.doubt < before
+
+    def test_a_width_that_was_unlucky_looks_better_after_a_while(self) -> None:
+        """Nothing is locked in: its possible cost falls with the time since it was measured."""
+        costs = warm_costs()
+        for _ in range(10):
+            costs.observe_verify(1, 0.03)
+        just_then = costs.low[1]
+        for _ in range(300):
+            costs.observe_plain(0.01, undisturbed=True)
+        assert costs.low[1] < 0.85 * just_then
+
+    def test_a_ratio_below_one_is_the_level_s_fault(self) -> None:
+        """No decode is cheaper than a narrower one."""
+        costs = warm_costs(0.02)
+        for _ in range(5):
+            costs.observe_verify(1, 0.012)
+        assert costs.ratio[1] >= 1.0
+        assert costs.plain_s is not None
+        assert costs.plain_s < 0.0135
+
+    def test_a_replay_is_learned_as_a_share(self) -> None:
+        """Rollbacks that take as long as decoding the kept position make the share 1."""
+        costs = warm_costs()
+        costs.observe_verify(1, 0.016)
+        costs.observe_rollback(1, 0.01)
+        assert costs.replay == pytest.approx(1.0)
+        assert costs.charge(1, 1, 1.0) == pytest.approx(2 * (costs.ratio[1] + 1.0))
+
+
+class TestSurvival:
+    def test_before_anything_was_seen_it_is_the_prior(self) -> None:
+        """0.7 at every stretch."""
+        assert Survival().overall() == pytest.approx([0.7] * 6)
+
+    def test_the_estimate_is_shrunk_to_the_prior(self) -> None:
+        """One accepted token: (1 + 3 x 0.7) / (1 + 3); the deeper stretches inherit it."""
+        survival = Survival()
+        survival.record(5, 0, 1, then_wrong=False)
+        assert survival.overall() == pytest.approx([0.775] * 6)
+        assert survival.given(5)[0] == pytest.approx((1 + 3 * 0.775) / 4)
+
+    def test_evidence_is_told_apart(self) -> None:
+        """What is right with one evidence and wrong with another comes out so."""
+        survival = Survival()
+        for _ in range(50):
+            survival.record(12, 0, 1, then_wrong=False)
+            survival.record(3, 0, 0, then_wrong=True)
+        assert survival.given(12)[0] > 0.9
+        assert survival.given(3)[0] < 0.1
+        assert survival.given("never seen") == survival.overall()
+
+    def test_a_run_counts_as_its_tokens_one_by_one(self) -> None:
+        """Ten accepted tokens and a wrong one, at once and singly, leave the same estimates."""
+        at_once, singly = Survival(), Survival()
+        at_once.record(1, 0, 10, then_wrong=True)
+        for index in range(10):
+            singly.record(1, index, 1, then_wrong=False)
+        singly.record(1, 10, 0, then_wrong=True)
+        assert at_once.overall() == pytest.approx(singly.overall())
+        assert at_once.given(1) == pytest.approx(singly.given(1))
+
+    def test_the_past_is_forgotten(self) -> None:
+        """After 60 wrong tokens a thousand right ones count for little."""
+        survival = Survival()
+        for _ in range(1000):
+            survival.record(1, 0, 1, then_wrong=False)
+        for _ in range(60):
+            survival.record(1, 0, 0, then_wrong=True)
+        assert survival.given(1)[0] < 0.1
+
+    def test_at_most_64_kinds_of_evidence_are_kept(self) -> None:
+        """A source that breaks its promise does not fill the memory; the rest is pooled."""
+        survival = Survival()
+        for evidence in range(100):
+            survival.record(evidence, 0, 1, then_wrong=False)
+        assert survival.given(63) != survival.overall()
+        assert survival.given(64) == survival.overall()
+
+
+class TestShadows:
+    def make(self) -> tuple[Shadows, Survival]:
+        survival = Survival()
+        costs = warm_costs()
+        for _ in range(40):
+            costs.observe_verify(1, 0.015)
+        return Shadows(survival, costs), survival
+
+    def test_a_wrong_first_token_was_declined_rightly(self) -> None:
+        """It would have cost a wider decode and brought nothing."""
+        shadows, _ = self.make()
+        shadows.add(Draft([4, 5], 1), declined=True)
+        assert shadows.compare([7]) == 1
+
+    def test_a_draft_that_would_have_paid_was_not(self) -> None:
+        """One right token for 1.5 plain decodes is worth 2."""
+        shadows, _ = self.make()
+        shadows.add(Draft([4, 5], 1), declined=True)
+        assert shadows.compare([4]) == 0
+        assert shadows.compare([9]) == 0
+
+    def test_a_draft_is_followed_over_several_steps(self) -> None:
+        """Each token is compared with the one decided on at its place."""
+        shadows, survival = self.make()
+        shadows.add(Draft([4, 5, 6, 7], 1), declined=True)
+        for token in (4, 5, 6):
+            shadows.compare([token])
+        shadows.compare([9])
+        expected = Survival()
+        expected.record(1, 0, 3, then_wrong=True)
+        assert survival.overall() == pytest.approx(expected.overall())
+
+    def test_the_unverified_rest_of_a_draft_counts(self) -> None:
+        """Two tokens verified and accepted, and the third and fourth compared a step later."""
+        shadows, survival = self.make()
+        shadows.add(Draft([4, 5, 6, 7], ("a", "a", "b", "b")), declined=False)
+        shadows.compare([4, 5, 6])
+        assert shadows.compare([8]) == 0
+        expected = Survival()
+        expected.record("a", 0, 2, then_wrong=False)
+        expected.record("b", 2, 1, then_wrong=True)
+        assert survival.overall() == pytest.approx(expected.overall())
+
+    def test_a_new_generation_forgets_them(self) -> None:
+        """Drafts for the old text say nothing about the new one."""
+        shadows, survival = self.make()
+        shadows.add(Draft([4, 5], 1), declined=True)
+        shadows.forget()
+        assert shadows.compare([9]) == 0
+        assert survival.overall() == Survival().overall()
+
+
+class TestRecord:
+    def test_the_line_of_the_report(self) -> None:
+        """31 of 214 steps, 130 tokens, 1.18 times, 96 declined and 71 of them rightly."""
+        record = GateRecord(
+            n_steps=214,
+            n_asked_steps=214,
+            n_drafted_steps=31,
+            n_verified=130,
+            n_declined=96,
+            n_declined_rightly=71,
+            spent_s=10.0,
+            saved_s=1.8,
+        )
+        assert record.line() == (
+            "gate: 31 of 214 steps drafted, mean width 4.2, est. gain ×1.18; "
+            "declined 96 drafts, 71 of them rightly"
+        )
+
+    def test_lines_without_a_draft(self) -> None:
+        """A ratio without a denominator is left out."""
+        assert GateRecord().line() == "gate: no steps"
+        record = GateRecord(n_steps=5, spent_s=1.0)
+        assert record.line() == "gate: 0 of 5 steps drafted, est. gain ×1.00; declined 0 drafts"
+        assert record.to_dict()["mean_width"] is None
