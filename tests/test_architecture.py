@@ -15,25 +15,47 @@ ROOT = Path(bmoe_core.__file__).parent
 PLUGINS = ROOT.parent / "plugins"
 
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"errors", "hookspecs", "loop", "sources", "steps", "target", "telemetry"},
+    "__init__": {
+        "errors",
+        "hookspecs",
+        "loop",
+        "sampling",
+        "sources",
+        "steps",
+        "target",
+        "telemetry",
+    },
     "__main__": {"cli"},
+    "answer": {"answer_text", "errors", "loop", "sampling", "sources", "steps", "telemetry"},
+    "answer_options": {"errors", "files", "sampling"},
+    "answer_text": {"errors"},
     "accounts": {"csv_log", "footprint", "routing", "steps", "telemetry"},
-    "arguments": {"errors", "limits", "loop", "options", "sources"},
+    "arguments": {"answer_options", "errors", "limits", "loop", "options", "sources"},
     "bench": {
         *("errors", "files", "hookspecs", "limits", "loop", "models", "options", "routing"),
         *("sources", "steps", "target", "telemetry"),
     },
+    "chat": {"answer", "errors", "generator", "target"},
+    "chat_command": {
+        *("answer_options", "arguments", "chat", "console", "errors", "generator", "interrupts"),
+        *("sampling", "sources"),
+    },
     "cli": {
-        *("accounts", "arguments", "bench", "console", "csv_log", "errors", "files", "footprint"),
-        *("listing", "loop", "models", "routing", "sources", "target", "telemetry"),
+        *("accounts", "answer_options", "arguments", "bench", "chat", "chat_command", "console"),
+        *("csv_log", "errors", "files", "footprint", "generator", "interrupts", "listing"),
+        *("models", "routing", "sampling", "sources", "steps", "target", "telemetry"),
     },
     "console": {"errors"},
     "csv_log": {"files", "footprint", "routing", "steps", "telemetry"},
     "errors": set(),
     "files": {"errors"},
     "footprint": set(),
+    "generator": {
+        *("answer", "answer_text", "errors", "loop", "sampling", "sources", "steps", "target"),
+    },
     "guard": {"errors", "steps"},
     "hookspecs": {"steps", "target.protocol"},
+    "interrupts": set(),
     "limits": set(),
     "listing": {"errors", "options", "sources"},
     "loop": {"errors", "guard", "meter", "steps"},
@@ -41,16 +63,17 @@ ALLOWED: dict[str, set[str]] = {
     "models": set(),
     "options": {"errors"},
     "routing": {"errors"},
+    "sampling": {"errors"},
     "sources": {"errors", "hookspecs", "options", "target.protocol"},
     "steps": {"meter"},
-    "target": {"errors", "limits"},
+    "target": {"errors", "limits", "sampling"},
     "target.protocol": set(),
     "telemetry": {"footprint", "meter", "steps"},
     "testing": {"errors", "hookspecs", "loop", "sources", "target.protocol"},
 }
 """Imports that happen when the program runs. A package may import its own modules."""
 
-LLAMA_CPP = {"bench.peers", "target", "routing.ggml", "routing.tap"}
+LLAMA_CPP = {"bench.peers", "chat", "target", "routing.ggml", "routing.tap"}
 """The only ones that may import llama_cpp."""
 
 
@@ -121,14 +144,17 @@ def test_importing_bmoe_core_does_not_load_llama_cpp() -> None:
 def test_public_names() -> None:
     """A name that comes or goes is a decision: change this list with it."""
     assert sorted(bmoe_core.__all__) == [
+        "Answer",
         "BmoeError",
         "ContextError",
+        "Conversation",
         "DecodeError",
         "Draft",
         "DraftSource",
         "EmptyPromptError",
         "FinishReason",
         "Generation",
+        "Generator",
         "LlamaModel",
         "LlamaTarget",
         "ModelError",
@@ -141,6 +167,8 @@ def test_public_names() -> None:
         "RollbackError",
         "RollbackUnsupportedError",
         "RunError",
+        "Sampler",
+        "Sampling",
         "SourceConflictError",
         "SourceContractError",
         "SourceError",

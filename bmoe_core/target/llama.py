@@ -165,6 +165,15 @@ class LlamaTarget:
             return SnapshotMemory(self._ctx, max_draft)
         return CheckpointMemory(self._ctx, max_draft, self._replay)
 
+    def check_open(self) -> None:
+        """Raise where the context has been freed.
+
+        Raises:
+            UsageError: it has.
+        """
+        if self._closed:
+            raise UsageError("this context has been closed: make a new one")
+
     @property
     def model(self) -> Any:
         """The ``llama_model *``."""

@@ -262,6 +262,31 @@ def write_f32_copy(source: Path, out: Path) -> None:
     On f16 a near tie of a router or of two tokens may fall either way between a batch and single
     decodes; equality of answers is a matter for f32.
     """
+
+    def convert(data: np.ndarray) -> np.ndarray:
+        return data.astype(np.float32) if data.dtype == np.float16 else data
+
+    _write_copy(source, out, convert=convert)
+
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""A chat as a dialogue, each message ended by the end-of-text token."""
+
+
+def write_chat_copy(source: Path, out: Path, template: str = CHAT_TEMPLATE) -> None:
+    """The same model with a chat template."""
+    _write_copy(source, out, template=template)
+
+
+def _write_copy(
+    source: Path,
+    out: Path,
+    convert: Callable[[np.ndarray], np.ndarray] = lambda data: data,
+    template: str | None = None,
+) -> None:
     reader = gguf.GGUFReader(source)
     architecture = reader.fields[gguf.Keys.General.ARCHITECTURE].contents()
     writer = gguf.GGUFWriter(out, architecture)
@@ -270,9 +295,10 @@ def write_f32_copy(source: Path, out: Path) -> None:
             continue
         item = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(field.name, field.contents(), field.types[0], item)
+    if template is not None:
+        writer.add_chat_template(template)
     for tensor in reader.tensors:
-        data = tensor.data.astype(np.float32) if tensor.data.dtype == np.float16 else tensor.data
-        writer.add_tensor(tensor.name, data)
+        writer.add_tensor(tensor.name, convert(tensor.data))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
