@@ -22,6 +22,7 @@ from bmoe_core.errors import (
 )
 from bmoe_core.limits import MAX_THREADS
 from bmoe_core.target import log
+from bmoe_core.target.capacity import check_cache_fits
 from bmoe_core.target.memory import (
     SEQUENCE,
     AttentionMemory,
@@ -90,7 +91,8 @@ class LlamaTarget:
             tap: watches every decode, which makes it slower; None: no callback is set.
 
         Raises:
-            ContextError: llama.cpp could not make the context, or it is too small to draft in.
+            ContextError: the context does not fit into memory, llama.cpp could not make it, or it
+                is too small to draft in.
             RollbackUnsupportedError: ``max_draft`` is above 0 and the model cannot roll back.
             UsageError: a number is out of range.
         """
@@ -130,6 +132,7 @@ class LlamaTarget:
             raise ContextError(
                 f"a context of {params.n_ctx} positions is too small to draft in: raise it (-c)"
             )
+        check_cache_fits(model, params)
         self._ctx = _make_context(model, params)
         self.n_ctx = int(params.n_ctx)
         """Positions it holds; llama.cpp may have rounded its own number up."""
