@@ -32,18 +32,25 @@ from bmoe_core.errors import (
 from bmoe_core.gate import CostGate
 from bmoe_core.hookspecs import DraftSource, hookimpl
 from bmoe_core.loop import Generation, argmax, generate
+from bmoe_core.sampling import Sampling
 from bmoe_core.sources import OpenSource, installed_sources, open_source
 from bmoe_core.steps import Draft, FinishReason, SourceFailure, Step
 from bmoe_core.target.protocol import Target
 from bmoe_core.telemetry import Summary, Tally, report_lines
 
 if TYPE_CHECKING:
+    from bmoe_core.answer import Answer
+    from bmoe_core.chat import Conversation
+    from bmoe_core.generator import Generator
     from bmoe_core.target.llama import LlamaTarget
     from bmoe_core.target.model import LlamaModel
+    from bmoe_core.target.sampler import Sampler
 
 __all__ = [
+    "Answer",
     "BmoeError",
     "ContextError",
+    "Conversation",
     "CostGate",
     "DecodeError",
     "Draft",
@@ -51,6 +58,7 @@ __all__ = [
     "EmptyPromptError",
     "FinishReason",
     "Generation",
+    "Generator",
     "LlamaModel",
     "LlamaTarget",
     "ModelError",
@@ -63,6 +71,8 @@ __all__ = [
     "RollbackError",
     "RollbackUnsupportedError",
     "RunError",
+    "Sampler",
+    "Sampling",
     "SourceConflictError",
     "SourceContractError",
     "SourceError",
@@ -87,7 +97,14 @@ __all__ = [
 ]
 
 # Importing these loads llama.cpp: not for `bmoe sources`, nor for a draft source's own tests.
-_LAZY = {"LlamaModel": "bmoe_core.target.model", "LlamaTarget": "bmoe_core.target.llama"}
+_LAZY = {
+    "Answer": "bmoe_core.answer",
+    "Conversation": "bmoe_core.chat",
+    "Generator": "bmoe_core.generator",
+    "LlamaModel": "bmoe_core.target.model",
+    "LlamaTarget": "bmoe_core.target.llama",
+    "Sampler": "bmoe_core.target.sampler",
+}
 
 
 def __getattr__(name: str) -> Any:

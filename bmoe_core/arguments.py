@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from attrs import frozen
 
+from bmoe_core.answer_options import add_answer_options
 from bmoe_core.errors import (
     SourceContractError,
     SourceError,
@@ -164,6 +165,7 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
         prog="bmoe",
         description=DESCRIPTION,
         usage="bmoe [-m MODEL] [-p TEXT | -f FILE] [--draft-source NAME] [options]\n"
+        "       bmoe chat [-m MODEL] [--system TEXT] [options]\n"
         "       bmoe sources\n"
         "       bmoe bench [options]\n"
         "       bmoe new-source NAME",
@@ -202,6 +204,7 @@ def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
         type=_bounded(1, MAX_THREADS),
         help="threads to decode with (default: physical cores)",
     )
+    add_answer_options(parser)
     drafting = parser.add_argument_group("drafting")
     drafting.add_argument(
         "--draft-source",

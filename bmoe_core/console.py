@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import os
 import shutil
@@ -42,38 +41,29 @@ class Progress:
 
 
 class TextStream:
-    """Turns tokens' bytes into text, a character cut between two tokens held back until whole.
+    """Writes text as it comes, and remembers how much.
 
     Attributes:
-        text: all of the text so far.
+        n_written: characters so far.
     """
 
     def __init__(self, output: TextIO | None) -> None:
-        """Write to ``output`` as the text comes, or only collect it where that is None."""
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        """Write to ``output``; where that is None, nothing is written."""
         self._output = output
-        self.text = ""
+        self._last = ""
+        self.n_written = 0
 
-    def write(self, data: bytes) -> None:
-        """Take the bytes of some tokens.
+    def write(self, piece: str) -> None:
+        """Write some text at once.
 
         Raises:
-            BrokenPipeError: whoever read the answer is gone.
+            BrokenPipeError: whoever read it is gone.
             RunError: it cannot be written, for another reason.
         """
-        self._put(self._decoder.decode(data))
-
-    def finish(self) -> None:
-        """Write what is still incomplete, and on a terminal leave a blank line after it."""
-        self._put(self._decoder.decode(b"", final=True))
-        if self._output is not None and self._output.isatty():
-            self._output.write("\n" if self.text.endswith("\n") else "\n\n")
-            self._output.flush()
-
-    def _put(self, piece: str) -> None:
-        self.text += piece
+        self.n_written += len(piece)
         if self._output is None or not piece:
             return
+        self._last = piece[-1]
         try:
             self._output.write(piece)
             self._output.flush()
@@ -83,6 +73,12 @@ class TextStream:
             self._output = None
             abandon_stdout()
             raise RunError(f"the answer could not be written: {error.strerror}") from error
+
+    def finish(self) -> None:
+        """On a terminal leave a blank line after the text."""
+        if self._output is not None and self._output.isatty():
+            self._output.write("\n" if self._last == "\n" else "\n\n")
+            self._output.flush()
 
 
 def say(text: str) -> None:

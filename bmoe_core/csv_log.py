@@ -68,6 +68,8 @@ class CsvLog:
     ) -> None:
         """Write the rows of one step: its cost on the first, zeros on the others.
 
+        A step all of whose tokens a stop has cut off has one row, without a token.
+
         Args:
             step: the step.
             wall_s: seconds from the end of the prefill to now.
@@ -77,8 +79,8 @@ class CsvLog:
         elapsed_s, self._elapsed_s = wall_s - self._elapsed_s, wall_s
         costs = _costs(step, elapsed_s, routing)
         lines = []
-        for i, token in enumerate(step.tokens):
-            position = self._n_tokens + 1 + i
+        for i, token in enumerate(step.tokens or [""]):
+            position = self._n_tokens + 1 + i if step.tokens else self._n_tokens
             row: dict[str, Any] = {"step": position, "steps": self.n_predict, "token": token}
             row |= costs if i == 0 else {name: _zero(name, costs[name]) for name in _COSTS}
             for name in _SAMPLED:
@@ -86,7 +88,7 @@ class CsvLog:
                 row[name] = "" if value is None else f"{value:.2f}"
             lines.append(",".join(str(row[name]) for name in COLUMNS) + "\n")
         self._write("".join(lines))
-        self._n_tokens += len(lines)
+        self._n_tokens += len(step.tokens)
 
     def finish(self, summary: Summary, finish_reason: str, routing: RoutingSummary | None) -> None:
         """Write the trailer."""

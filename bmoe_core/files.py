@@ -41,17 +41,35 @@ def read_prompt(text: str | None, path: str | None) -> str:
     return text
 
 
+def read_grammar(path: str) -> str:
+    """The text of a grammar's file.
+
+    Raises:
+        UsageError: the file cannot be read, or is not UTF-8.
+    """
+    what = f"the grammar file {path}"
+    try:
+        return _decode(_read_file(path, what), what)
+    except PromptFileError as error:
+        raise UsageError(str(error)) from None
+
+
 def _read(path: str | None) -> tuple[bytes, str]:
     if path in (None, STDIN):
         if sys.stdin is None or (path is None and sys.stdin.isatty()):
             raise UsageError("no prompt was given: add -p TEXT or -f FILE, or pipe text in")
         return sys.stdin.buffer.read(), "the text on stdin"
     assert path is not None
+    what = f"the prompt file {path}"
+    return _read_file(path, what), what
+
+
+def _read_file(path: str, what: str) -> bytes:
     try:
-        return Path(path).read_bytes(), f"the prompt file {path}"
+        return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise PromptFileError(f"the prompt file {path} cannot be read: {reason}") from None
+        raise PromptFileError(f"{what} cannot be read: {reason}") from None
 
 
 def _decode(data: bytes, what: str) -> str:

@@ -40,6 +40,12 @@ _serving: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 Pick = Callable[[npt.NDArray[np.float32]], int]
 """Chooses a token from a row of logits, float32 of shape (n_vocab,)."""
 
+Stop = Callable[[Sequence[int]], "int | None"]
+"""Given the tokens that a step confirms: how many of all generated tokens stay, or None to go on.
+
+It is asked once a step, before the rollback. What it cuts off may begin in an earlier step.
+"""
+
 
 def argmax(row: npt.NDArray[np.float32]) -> int:
     """The token of the highest logit; of equal ones, the lowest id."""
@@ -56,6 +62,7 @@ def generate(
     gate: Policy | None = None,
     n_past: int = 0,
     pick: Pick = argmax,
+    stop: Stop | None = None,
     strict: bool = False,
     on_prefill: Callable[[int, int], None] | None = None,
 ) -> Generation:
@@ -74,6 +81,7 @@ def generate(
             the last one is decoded anew. What it holds beyond them is dropped. A target that
             cannot be taken back so far is cleared, and the whole prompt is decoded.
         pick: chooses a token from a row of logits; called once a position, in order.
+        stop: ends the generation by what it has said; None: nothing does.
         strict: raise where the source fails instead of going on without it.
         on_prefill: called with the prompt tokens decoded and their total, after each chunk.
 
@@ -112,6 +120,7 @@ def generate(
         policy=VerifyAll() if gate is None else gate,
         n_past=min(n_past, len(prompt) - 1),
         pick=pick,
+        stop=stop,
         on_prefill=on_prefill,
     )
 
@@ -127,6 +136,7 @@ class Generation:
     Attributes:
         tokens: the prompt and every confirmed token.
         n_prompt: tokens of the prompt.
+        n_reused: of them, those that the target held already; known once the generation began.
         n_past: tokens of ``tokens`` that the target holds; valid between steps and at the end.
         finish_reason: why it ended; ``INTERRUPTED`` until it has.
         prefill_s: seconds from the beginning to the first settled token.
@@ -144,10 +154,12 @@ class Generation:
         policy: Policy,
         n_past: int,
         pick: Pick,
+        stop: Stop | None,
         on_prefill: Callable[[int, int], None] | None,
     ) -> None:
         self.tokens = [int(token) for token in prompt]
         self.n_prompt = len(self.tokens)
+        self.n_reused = 0
         self.n_past = n_past
         self.finish_reason = FinishReason.INTERRUPTED
         self.prefill_s = 0.0
@@ -157,6 +169,8 @@ class Generation:
         self._width = width
         self._policy = policy
         self._pick = pick
+        self._stop = stop
+        self._stopped = False
         self._on_prefill = on_prefill
         # What a source is lent is a copy: whatever it does to it, the answer is not touched.
         self._lent = np.empty(target.n_ctx + 1, np.int32)
@@ -211,13 +225,17 @@ class Generation:
                 confirmed = [settled, *drafted[:n_accepted]]
                 if target.is_eog(confirmed[-1]):
                     confirmed.pop()
-                guard.observe(confirmed, len(self.tokens))
+                confirmed, n_taken_back = self._cut_at_stop(confirmed)
                 decode = meter.take()
-                if target.n_past != len(self.tokens) + len(confirmed):
-                    meter.start()
-                    target.roll_back(len(self.tokens) + len(confirmed))
-                    meter.stop()
-                self._confirm(confirmed)
+                if confirmed:
+                    guard.observe(confirmed, len(self.tokens))
+                    if target.n_past != len(self.tokens) + len(confirmed):
+                        meter.start()
+                        target.roll_back(len(self.tokens) + len(confirmed))
+                        meter.stop()
+                    self._confirm(confirmed)
+                else:
+                    self._take_back(n_taken_back)
 
                 rollback, draft_s = meter.take(), guard.take_seconds()
                 followed = (*drafted[:n_accepted], next_settled)
@@ -232,6 +250,7 @@ class Generation:
                     draft_s=draft_s,
                     loop_s=time.perf_counter() - began - decode.wall_s - draft_s,
                     evidence=draft.evidence,
+                    n_taken_back=n_taken_back,
                 )
                 if not self._is_served():
                     raise UsageError(
@@ -253,6 +272,7 @@ class Generation:
         """Decode what the target does not hold of the prompt; its last row of logits."""
         target, started = self._target, time.perf_counter()
         self._rewind_to_prefix()
+        self.n_reused = self.n_past
         self._guard.begin(self._history(self.n_prompt), self.n_past)
         while True:
             chunk = self.tokens[self.n_past : self.n_past + target.n_batch]
@@ -279,7 +299,9 @@ class Generation:
 
     def _ends_before(self, settled: int) -> bool:
         """Whether the generation ends without emitting ``settled``; sets the reason."""
-        if self._target.is_eog(settled):
+        if self._stopped:
+            self.finish_reason = FinishReason.STOP
+        elif self._target.is_eog(settled):
             self.finish_reason = FinishReason.EOG
         elif self.n_generated >= self._n_predict:
             self.finish_reason = FinishReason.LENGTH
@@ -310,6 +332,23 @@ class Generation:
                 return i + 1, token
             choice = int(self._pick(rows[i + 1]))
         return len(drafted), choice
+
+    def _cut_at_stop(self, confirmed: list[int]) -> tuple[list[int], int]:
+        """What stays of a step's tokens, and how many of earlier steps' tokens do not."""
+        n_stay = None if self._stop is None else self._stop(confirmed)
+        if n_stay is None:
+            return confirmed, 0
+        self._stopped = True
+        n_kept = n_stay - self.n_generated
+        return confirmed[: max(n_kept, 0)], max(-n_kept, 0)
+
+    def _take_back(self, n_tokens: int) -> None:
+        """Drop the last ``n_tokens`` confirmed ones, and all of the last decode, from the target.
+
+        A recurrent memory cannot be taken back so far: it is cleared.
+        """
+        del self.tokens[len(self.tokens) - n_tokens :]
+        self._reconcile()
 
     def _confirm(self, confirmed: Sequence[int]) -> None:
         """Count what was confirmed, which the target holds."""

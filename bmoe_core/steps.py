@@ -17,6 +17,8 @@ class FinishReason(str, enum.Enum):
     """The target chose an end-of-generation token."""
     LENGTH = "length"
     """``n_predict`` tokens were generated."""
+    STOP = "stop"
+    """The stop rule ended it, such as a stop string in the text."""
     CONTEXT = "context"
     """The last cell of the context is in use."""
     INTERRUPTED = "interrupted"
@@ -52,7 +54,8 @@ class Step:
     end-of-generation token, which ends the run and is not among ``tokens``.
 
     Attributes:
-        tokens: the confirmed tokens, the settled token first and the accepted ones after it.
+        tokens: the confirmed tokens, the settled token first and the accepted ones after it; those
+            that a stop cuts off are not among them, so the last step of a generation may have none.
         n_drafted: draft tokens in the verify decode; 0 for a plain decode.
         n_accepted: draft tokens that the target confirmed; at most ``n_drafted``.
         evidence: the draft's, or None.
@@ -61,6 +64,7 @@ class Step:
             the rollback of what it rejected.
         draft_s: seconds in the source: drafting, and observing what was confirmed.
         loop_s: seconds between the two: what the loop itself costs.
+        n_taken_back: tokens of earlier steps that a stop cuts off, in the last step alone.
     """
 
     tokens: tuple[int, ...]
@@ -71,6 +75,7 @@ class Step:
     loop_s: float = 0.0
     evidence: Hashable | tuple[Hashable, ...] = field(default=None, repr=False)
     n_proposed: int = 0
+    n_taken_back: int = 0
 
     @property
     def decode_s(self) -> float:

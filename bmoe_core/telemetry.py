@@ -25,7 +25,7 @@ class Summary:
     """The figures of one generation; every ratio without a denominator is None.
 
     Attributes:
-        n_generated: tokens emitted.
+        n_generated: tokens emitted; those that a stop took back are not counted.
         n_decodes: target decodes after the prefill, plain ones included.
         n_drafted_steps: decodes that verified a draft.
         n_drafted: draft tokens verified.
@@ -111,7 +111,7 @@ class Tally:
         """Count one step."""
         before = self.summary
         self.summary = Summary(
-            n_generated=before.n_generated + len(step.tokens),
+            n_generated=before.n_generated + len(step.tokens) - step.n_taken_back,
             n_decodes=before.n_decodes + 1,
             n_drafted_steps=before.n_drafted_steps + step.drafted,
             n_drafted=before.n_drafted + step.n_drafted,
@@ -180,6 +180,7 @@ class RunRecord:
         footprint: the memory at the end.
         routing: the figures of the routing, or None where it was not read.
         gate: the figures of the gate, or None without one.
+        sampling: the settings tokens were drawn with, or None where the likeliest was taken.
         finish_reason: why the generation ended.
         warnings: what the user was warned of.
         tokens: the generated token ids.
@@ -196,6 +197,7 @@ class RunRecord:
     footprint: Footprint
     routing: Mapping[str, Any] | None
     gate: Mapping[str, Any] | None
+    sampling: Mapping[str, Any] | None
     finish_reason: str
     warnings: Sequence[str]
     tokens: Sequence[int]
@@ -234,6 +236,7 @@ class RunRecord:
             "available_mib": self.footprint.available_mib,
             "routing": None if self.routing is None else dict(self.routing),
             "gate": None if self.gate is None else dict(self.gate),
+            "sampling": None if self.sampling is None else dict(self.sampling),
             "finish_reason": self.finish_reason,
             "warnings": list(self.warnings),
             "tokens": list(self.tokens),

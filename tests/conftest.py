@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bmoe_core import LlamaModel
-from bmoe_core.testing.models import WRITERS
+from bmoe_core.testing.models import WRITERS, write_chat_copy
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,16 @@ def model_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {kind: folder / f"{kind}.gguf" for kind in WRITERS}
     for kind, path in paths.items():
         WRITERS[kind](path)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def chat_paths(model_paths: dict[str, Path]) -> dict[str, Path]:
+    """The same files with a chat template, for the kinds that are chatted with."""
+    paths = {}
+    for kind in ("dense", "sliding-window", "hybrid-moe"):
+        paths[kind] = model_paths[kind].with_name(f"{kind}-chat.gguf")
+        write_chat_copy(model_paths[kind], paths[kind])
     return paths
 
 

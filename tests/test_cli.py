@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -264,6 +265,36 @@ class TestARun:
         assert record["n_prompt"] + record["n_generated"] == 64
 
 
+class TestAnswers:
+    def test_a_seed_draws_the_same_answer_with_drafts_and_without(self, run: Run) -> None:
+        """And the record says which seed it was."""
+        drawn = json.loads(run("-n", "30", "--temp", "0.9", "--json", "-").out)
+        seed = str(drawn["sampling"]["seed"])
+        again = run("-n", "30", "--temp", "0.9", "--seed", seed, "--ngram", "--json", "-")
+        assert json.loads(again.out)["tokens"] == drawn["tokens"]
+        assert json.loads(run("-n", "2", "--json", "-").out)["sampling"] is None
+
+    def test_a_stop_string_ends_the_answer_before_it(self, run: Run, tmp_path: Path) -> None:
+        """Text, tokens, counts and CSV file agree; the report counts what stayed."""
+        whole = run("-n", "30").out
+        # What is no UTF-8 was replaced in the text, and is not found in the bytes.
+        (stop, *_) = re.findall("[ -~]{2}", whole[5:])
+        path = tmp_path / "run.csv"
+        result = run("-n", "30", "--ngram", "--stop", stop, "--json", "-", "--csv", str(path))
+        record = json.loads(result.out)
+        assert record["finish_reason"] == "stop"
+        assert record["text"] == whole[: whole.index(stop)]
+        assert record["n_generated"] == len(record["tokens"]) < 30
+        assert f"# summary tokens={record['n_generated']} " in path.read_text()
+
+    def test_a_grammar(self, run: Run, tmp_path: Path) -> None:
+        """The answer matches it."""
+        path = tmp_path / "abc.gbnf"
+        path.write_text('root ::= "abc" [x-z] "\\n"')
+        result = run("--grammar-file", str(path), "--ngram")
+        assert result.out in ("abcx\n", "abcy\n", "abcz\n")
+
+
 def lines_of(result: Result) -> list[str]:
     return result.err.splitlines()
 
@@ -279,6 +310,17 @@ class TestRefusals:
             (["--draft", "three"], "--draft: takes 1 to 8 or auto, not 'three'"),
             (["--draft", "auto", "--gate", "off"], "--draft auto leaves the width to the gate"),
             (["--gate", "on"], "--gate: invalid choice: 'on' (choose from"),
+            (["--temp", "-1"], "--temp: takes 0 to 1e+06, not '-1'"),
+            (["--temp", "nan"], "--temp: takes 0 to 1e+06, not 'nan'"),
+            (["--top-p", "1.5"], "--top-p: takes 0 to 1, not '1.5'"),
+            (["--seed", "x"], "--seed: takes 0 to 4294967294, not 'x'"),
+            (["--seed", "1"], "--seed has no effect where the likeliest token is always taken"),
+            (["--temp", "0", "--top-k", "4"], "--top-k has no effect where the likeliest"),
+            (["--stop", ""], "a stop string is empty"),
+            (["--grammar-file", "/no/grammar"], "the grammar file /no/grammar cannot be read"),
+            (["--grammar-file", "/dev/null"], "the grammar holds no rules"),
+            (["--system", "x"], "--system goes with --chat, and with bmoe chat"),
+            (["--chat"], "dense.gguf has no chat template, so it is no chat model: leave --chat"),
             (["-n", "0"], "takes a whole number of at least 1, not 0"),
             (["-t", "0"], "takes 1 to 512, not 0"),
             (["-c", "1"], "takes 2 to 16777216, not 1"),

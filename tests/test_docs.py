@@ -61,7 +61,7 @@ def test_there_are_commands_to_run() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_in_the_docs_run(
     command: str,
-    model_paths: dict[str, Path],
+    chat_paths: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -69,7 +69,7 @@ def test_commands_in_the_docs_run(
     monkeypatch.chdir(ROOT)
     program, *arguments = shlex.split(command)
     assert program == "bmoe"
-    tiny = str(model_paths["dense"])
+    tiny = str(chat_paths["dense"])
     if MODEL_IN_DOCS not in arguments and arguments != ["sources"]:
         # The demo model, as it comes.
         assert main([*arguments, "-t", "1"]) == 0
@@ -177,6 +177,7 @@ def test_every_json_key_is_documented_in_order() -> None:
         footprint=Footprint(0.0, None, None, None, 0.0),
         routing=RoutingTally({}).to_dict(0),
         gate=None,
+        sampling=None,
         finish_reason="",
         warnings=[],
         tokens=[],

@@ -22,6 +22,7 @@ from bmoe_core.errors import (
 )
 from bmoe_core.limits import MAX_THREADS
 from bmoe_core.target import log
+from bmoe_core.target.capacity import check_cache_fits
 from bmoe_core.target.memory import (
     SEQUENCE,
     AttentionMemory,
@@ -90,7 +91,8 @@ class LlamaTarget:
             tap: watches every decode, which makes it slower; None: no callback is set.
 
         Raises:
-            ContextError: llama.cpp could not make the context, or it is too small to draft in.
+            ContextError: the context does not fit into memory, llama.cpp could not make it, or it
+                is too small to draft in.
             RollbackUnsupportedError: ``max_draft`` is above 0 and the model cannot roll back.
             UsageError: a number is out of range, or the model's experts are streamed and the tap
                 does not stage them.
@@ -136,6 +138,7 @@ class LlamaTarget:
             raise ContextError(
                 f"a context of {params.n_ctx} positions is too small to draft in: raise it (-c)"
             )
+        check_cache_fits(model, params)
         self._ctx = _make_context(model, params)
         self.n_ctx = int(params.n_ctx)
         """Positions it holds; llama.cpp may have rounded its own number up."""
@@ -171,6 +174,15 @@ class LlamaTarget:
         if keeps_snapshots:
             return SnapshotMemory(self._ctx, max_draft)
         return CheckpointMemory(self._ctx, max_draft, self._replay)
+
+    def check_open(self) -> None:
+        """Raise where the context has been freed.
+
+        Raises:
+            UsageError: it has.
+        """
+        if self._closed:
+            raise UsageError("this context has been closed: make a new one")
 
     @property
     def model(self) -> Any:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from llama_cpp import llama_cpp
 
@@ -133,12 +133,40 @@ class LlamaModel:
         llama_cpp.llama_model_desc(self.handle, buffer, len(buffer))
         return buffer.value.decode("utf-8", errors="replace")
 
-    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
-        """Token ids of ``text``, with the beginning-of-sequence token where the model wants one.
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of its chats, or None."""
+        self.check_open()
+        template = llama_cpp.llama_model_chat_template(self.handle, None)
+        return None if template is None else template.decode("utf-8", errors="replace")
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether :meth:`tokenize` begins with the beginning-of-sequence token."""
+        return bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
+
+    def token_text(self, kind: Literal["bos", "eos"]) -> str:
+        """A special token as it is written in text, or nothing where the model has none."""
+        token = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}[kind](
+            self._vocab
+        )
+        if token < 0:
+            return ""
+        return str(llama_cpp.llama_vocab_get_text(self._vocab, token).decode(errors="replace"))
+
+    def is_control(self, token: int) -> bool:
+        """Whether ``token`` marks structure, such as the end of a turn, and is no text."""
+        self.check_open()
+        return bool(llama_cpp.llama_vocab_is_control(self._vocab, token))
+
+    def tokenize(self, text: str, *, special: bool = True, begins: bool = True) -> list[int]:
+        """Token ids of ``text``.
 
         Args:
             text: any text.
             special: parse control tokens that are written out in the text.
+            begins: the text begins a sequence, so that the beginning-of-sequence token comes first
+                where the model wants one.
         """
         self.check_open()
         data = text.encode()
@@ -146,7 +174,9 @@ class LlamaModel:
         room = len(data) + 2
         while True:
             tokens = (llama_cpp.llama_token * room)()
-            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, room, True, special)
+            n = llama_cpp.llama_tokenize(
+                self._vocab, data, len(data), tokens, room, begins, special
+            )
             if n >= 0:
                 return list(tokens[:n])
             room = -n
@@ -199,27 +229,25 @@ class LlamaModel:
 
 @contextlib.contextmanager
 def noticing_interrupts() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is noticed at once and raised in the end, for calls that call back into Python.
+    """Signals that raise are noticed at once and handled in the end, for calls back into Python.
 
     Raised inside a callback, KeyboardInterrupt would be printed and lost.
     """
-    noticed = False
-
-    def notice(_signal: int, _frame: Any) -> None:
-        nonlocal noticed
-        noticed = True
-
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, notice)
+    noticed: list[int] = []
+    usual: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for signal_ in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(signal_)
+            if callable(handler):
+                usual[signal_] = handler
+                signal.signal(signal_, lambda number, _frame: noticed.append(number))
     try:
-        yield lambda: noticed
+        yield lambda: bool(noticed)
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in usual.items():
+            signal.signal(number, handler)
     if noticed:
-        raise KeyboardInterrupt
+        usual[noticed[0]](noticed[0], None)
 
 
 class _Progress:
