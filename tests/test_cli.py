@@ -465,7 +465,7 @@ class TestAFailingSource:
     ) -> None:
         """Exit status 0, a warning, and the plain answer."""
         install("echo", self.CODE)
-        result = run("-n", "20", "--echo")
+        result = run("-n", "20", "--echo", "--gate", "off")
         assert result.status == 0
         assert result.out == run("-n", "20").out
         assert "warning: echo: draft returned token 1000000, which is outside" in result.err
@@ -474,17 +474,19 @@ class TestAFailingSource:
     def test_the_record_holds_the_warning(self, run: Run, install: Install) -> None:
         """Also where nobody reads stderr."""
         install("echo", self.CODE)
-        record = json.loads(run("-n", "20", "--echo", "--json", "-").out)
+        record = json.loads(run("-n", "20", "--echo", "--gate", "off", "--json", "-").out)
         assert len(record["warnings"]) == 1
         assert "switched off" in record["warnings"][0]
 
     def test_strict_ends_the_run(self, run: Run, install: Install) -> None:
         """Exit status 1, and the reason last."""
         install("echo", self.CODE)
-        result = run("-n", "20", "--echo", "--strict")
+        result = run("-n", "20", "--echo", "--gate", "off", "--strict")
         assert result.status == 1
         assert lines_of(result)[-1].startswith("bmoe: echo: draft returned token 1000000")
-        record = json.loads(run("-n", "20", "--echo", "--strict", "--json", "-").out)
+        record = json.loads(
+            run("-n", "20", "--echo", "--gate", "off", "--strict", "--json", "-").out
+        )
         assert record["finish_reason"] == "failed"
         assert "draft returned token 1000000" in record["warnings"][0]
 
