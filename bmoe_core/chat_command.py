@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from bmoe_core.answer_options import sampling_of
-from bmoe_core.arguments import Arguments
+from bmoe_core.arguments import GATE_COST, Arguments
 from bmoe_core.console import Progress, TextStream, say
 from bmoe_core.errors import BmoeError, PromptTooLongError, UsageError
+from bmoe_core.gate import CostGate
 from bmoe_core.interrupts import TerminationRequest
 from bmoe_core.sampling import Sampling
 from bmoe_core.sources import NO_SOURCE, open_source
@@ -33,6 +34,7 @@ HELP = """\
 Ctrl-C ends an answer; what it said until then stays in the conversation."""
 
 _NOT_IN_A_CHAT = {"prompt": "-p", "file": "-f", "json": "--json", "csv": "--csv"}
+_OF_ONE_ANSWER = {"routing": "--routing", "cache_mb": "--cache-mb", "moe_stream": "--moe-stream"}
 
 
 def chat(arguments: Arguments, model: str) -> int:
@@ -58,6 +60,9 @@ def refuse_what_chat_does_not_take(options: argparse.Namespace) -> None:
     for name, flag in _NOT_IN_A_CHAT.items():
         if getattr(options, name) is not None:
             raise UsageError(f"bmoe chat takes no {flag}: it asks for each question itself")
+    for name, flag in _OF_ONE_ANSWER.items():
+        if getattr(options, name):
+            raise UsageError(f"bmoe chat takes no {flag}: leave it out, or use bmoe --chat -p TEXT")
 
 
 @define(eq=False)
@@ -107,6 +112,7 @@ class _Chat:
                 self.model,
                 draft_source=source,
                 draft=options.draft,
+                gate=CostGate() if source and options.gate == GATE_COST else None,
                 n_ctx=options.ctx_size,
                 n_threads=options.threads,
                 strict=options.strict,

@@ -36,8 +36,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "chat": {"answer", "errors", "generator", "target"},
     "chat_command": {
-        *("answer_options", "arguments", "chat", "console", "errors", "generator", "interrupts"),
-        *("sampling", "sources"),
+        *("answer_options", "arguments", "chat", "console", "errors", "gate", "generator"),
+        *("interrupts", "sampling", "sources"),
     },
     "cli": {
         *("accounts", "answer_options", "arguments", "bench", "chat", "chat_command", "console"),
