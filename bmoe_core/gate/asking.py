@@ -7,9 +7,11 @@ from attrs import define, field
 from bmoe_core.gate.costs import OUTLIER
 from bmoe_core.gate.ladder import MAX_WIDTH, RUNG_OF, RUNGS
 
-CHEAP = 0.005
-"""Share of the plain time that may go into asking a source that does not pay. One that costs less
-than that is asked at every step."""
+PROBE_SHARE = 0.005
+"""Share of the plain time that may go into asking a source that does not pay."""
+CHEAP = 0.0075
+"""Share of a plain decode below which a source is asked at every step: a lookup beside all but the
+smallest models. It is no loss that the allowance has to cover, but a share of its own."""
 N_PROBE = 2
 """Askings in a row where a source that was let be is tried again: at the first it catches up on
 what it missed, the second shows what it costs when in step."""
@@ -38,6 +40,14 @@ class DraftCosts:
     def highest(self) -> int:
         """The highest rung that may be asked for: at most twice the tokens of the last such."""
         return RUNG_OF[min(max(2 * RUNGS[self._widest], 1), MAX_WIDTH)]
+
+    def is_cheap(self, rung: int, plain_s: float) -> bool:
+        """Whether asking for so much costs no more than the share CHEAP of a plain decode.
+
+        Of a rung above all that were asked for this is not known: it is taken for as cheap as the
+        highest of those, which it exceeds by a factor of two at most.
+        """
+        return self.seconds(min(rung, self._widest)) <= CHEAP * plain_s
 
     def seconds(self, rung: int) -> float:
         """Expected seconds; in proportion to the tokens where that rung was never asked for."""
@@ -75,9 +85,9 @@ class Asking:
     """Decides when to ask a source whose drafts cost time.
 
     Such a source is asked at every step while that brings more than it costs. While it does not, it
-    is probed: after 1, 2, 4, ... steps, up to the wait at which probes take the share CHEAP of the
-    time. So over n steps that never pay, asking costs at most N_PROBE drafts for each doubling, and
-    CHEAP of the time.
+    is probed: after 1, 2, 4, ... steps, up to the wait at which probes take the share
+    PROBE_SHARE of the time. So over n steps that never pay, asking costs at most N_PROBE drafts for
+    each doubling, and PROBE_SHARE of the time.
     """
 
     _gain: float = field(default=0.0, init=False)
@@ -97,7 +107,7 @@ class Asking:
             return True
         if self._n_unasked + 1 >= self._wait:
             self._n_probes = N_PROBE
-            self._wait = min(2 * self._wait, 1 + int(N_PROBE * cost / CHEAP))
+            self._wait = min(2 * self._wait, 1 + int(N_PROBE * cost / PROBE_SHARE))
         self._n_probes -= 1
         return self._n_probes >= 0
 

@@ -52,6 +52,7 @@ class CostGate:
     _was_verify: bool = field(default=False, init=False)
     # Of the step under way:
     _asked_rung: int = field(default=0, init=False)
+    _is_cheap: bool = field(default=False, init=False)
     _draft: Draft = field(default=NO_DRAFT, init=False)
     _draft_s: float = field(default=0.0, init=False)
     _draft_charge: float = field(default=0.0, init=False)
@@ -76,7 +77,8 @@ class CostGate:
             return 0
         drafts = self._draft_costs
         top = min(drafts.highest, RUNG_OF[min(room, MAX_WIDTH)])
-        if not drafts.known or drafts.seconds(top) <= CHEAP * plain_s:
+        self._is_cheap = not drafts.known or drafts.is_cheap(top, plain_s)
+        if self._is_cheap:
             self._asked_rung = top
         elif self.costs.warm:
             self._asked_rung = self._rung_worth_asking(top, plain_s)
@@ -89,7 +91,7 @@ class CostGate:
         draft_costs = [self._draft_costs.seconds(rung) / plain_s for rung in range(top + 1)]
         by_stretch = self.survival.overall()
         chances = [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
-        rung, _, _ = self._best_rung(chances, top, draft_costs)
+        rung, _, _ = self._best_rung(chances, top, draft_costs, self._most())
         return rung if rung and self._asking.is_due(draft_costs[rung]) else 0
 
     def choose(self, draft: Draft, draft_s: float) -> int:
@@ -103,7 +105,8 @@ class CostGate:
         if draft.tokens and self.costs.warm:
             top = RUNG_OF[len(draft.tokens)]
             # What the draft cost is spent, whatever becomes of it.
-            rung, rate, gain_of_rung = self._best_rung(self._chances(draft), top, FREE)
+            chances, most = self._chances(draft), self._most()
+            rung, rate, gain_of_rung = self._best_rung(chances, top, FREE, most)
             if rate > 1.0 + MARGIN + self.costs.doubt:
                 self._rung, gain = rung, gain_of_rung
         if self._asked_rung:
@@ -116,7 +119,9 @@ class CostGate:
         in_step, expected = self._asking.in_step, drafts.seconds(rung)
         is_outlier = in_step and drafts.known and draft_s > OUTLIER * expected
         self._draft_s = draft_s
-        self._draft_charge = (OUTLIER * expected if is_outlier else draft_s) / plain_s
+        charge = (OUTLIER * expected if is_outlier else draft_s) / plain_s
+        # What asking at every step may cost is a share of its own, not a loss.
+        self._draft_charge = max(0.0, charge - CHEAP) if self._is_cheap else charge
         drafts.observe(rung, draft_s, in_step=in_step)
 
     def _chances(self, draft: Draft) -> list[float]:
@@ -137,10 +142,14 @@ class CostGate:
             chances.append(sum(given[value][stretch] for value in values) / len(values))
         return chances
 
+    def _most(self) -> float:
+        """What a step may cost that brings one token alone, as where nothing is accepted."""
+        return self.allowance.left - self._draft_charge + 1.0 - self.costs.replay
+
     def _best_rung(
-        self, chances: Sequence[float], top: int, draft_costs: Sequence[float]
+        self, chances: Sequence[float], top: int, draft_costs: Sequence[float], most: float
     ) -> tuple[int, float, float]:
-        """The rung of the highest rate that the allowance covers, its rate, and its gain.
+        """The rung of the highest rate that costs ``most`` at most, its rate, and its gain.
 
         The rate is (1 + S_1 + ... + S_n) / cost, in tokens a plain decode: S_j is the chance that
         the first j tokens are all accepted; the cost is that of the draft, of the verify decode,
@@ -148,8 +157,6 @@ class CostGate:
         """
         costs = self.costs
         ratio, low, bound, replay = costs.ratio, costs.low, costs.bound, costs.replay
-        # With nothing accepted, the step costs this much and brings one token.
-        most = self.allowance.left - self._draft_charge + 1.0 - replay
         best, best_rate, best_gain = 0, 0.0, 0.0
         survival, n_tokens, n_replayed = 1.0, 1.0, 0.0
         for rung in range(1, min(top, costs.highest) + 1):
