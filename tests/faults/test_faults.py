@@ -40,7 +40,7 @@ COMMAND_LINE = [
     Fault(
         "a number out of range",
         "bmoe --draft 9 -p x",
-        "argument --draft: takes 1 to 8, not 9 (bmoe --help lists the options)",
+        "argument --draft: takes 1 to 8 or auto, not '9' (bmoe --help lists the options)",
     ),
     Fault(
         "no number",
@@ -163,8 +163,9 @@ MODELS = [
     Fault(
         "a recurrent model that cannot take a draft back",
         "bmoe -m recurrent.gguf --draft-source ngram -p x",
-        "recurrent.gguf is a recurrent model whose state llama.cpp cannot take back, so no draft "
-        "can be tried on it: run it with --draft-source none",
+        "recurrent.gguf is a recurrent model whose state llama.cpp cannot take back, so a draft "
+        "has to be decoded again where it is rejected: run it with --gate cost, or with "
+        "--draft-source none",
     ),
 ]
 SOURCES = [
