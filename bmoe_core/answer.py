@@ -20,6 +20,7 @@ class Answer:
     where a stop string begins. The last token may reach into that string.
 
     Attributes:
+        prompt: the prompt's token ids.
         tokens: the generated token ids.
         n_prompt: tokens of the prompt.
         sampling: how the tokens are chosen, with the seed that was taken.
@@ -35,6 +36,7 @@ class Answer:
         exclusively: Callable[[], contextlib.AbstractContextManager[None]],
         on_step: Callable[[Step, float], None] | None,
     ) -> None:
+        self.prompt = generation.tokens[: generation.n_prompt]
         self.tokens: list[int] = []
         self.n_prompt = generation.n_prompt
         self.sampling = sampling

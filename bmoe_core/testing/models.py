@@ -37,6 +37,7 @@ class _Model:
         n_layer: int = N_LAYER,
         *,
         tokenizer: bool = True,
+        n_vocab: int = N_VOCAB,
     ) -> None:
         self.writer = gguf.GGUFWriter(path, architecture)
         self._random = np.random.default_rng(seed)
@@ -47,14 +48,14 @@ class _Model:
         writer.add_block_count(n_layer)
         writer.add_layer_norm_rms_eps(1e-6)
         if tokenizer:
-            _add_byte_tokenizer(writer)
+            _add_byte_tokenizer(writer, n_vocab)
         else:
             writer.add_tokenizer_model("none")
-            writer.add_vocab_size(N_VOCAB)
-        self.weight("token_embd", N_VOCAB, N_EMBD)
+            writer.add_vocab_size(n_vocab)
+        self.weight("token_embd", n_vocab, N_EMBD)
         self.ones("output_norm", N_EMBD)
         # Far apart logits: a near tie may fall either way between a batch and single decodes.
-        self.weight("output", N_VOCAB, N_EMBD, scale=8.0)
+        self.weight("output", n_vocab, N_EMBD, scale=8.0)
 
     def weight(self, name: str, *shape: int, scale: float = 1.0) -> None:
         """A random matrix; rows and columns as numpy has them, the reverse of llama.cpp's."""
@@ -134,9 +135,14 @@ class _Model:
         self.writer.add_expert_feed_forward_length(N_FF_EXPERT)
 
 
-def write_dense(path: Path, seed: int = 0, *, tokenizer: bool = True) -> None:
-    """A dense ``llama``: attention alone, any tail can be dropped."""
-    model = _Model(path, "llama", seed, tokenizer=tokenizer)
+def write_dense(
+    path: Path, seed: int = 0, *, tokenizer: bool = True, n_vocab: int = N_VOCAB
+) -> None:
+    """A dense ``llama``: attention alone, any tail can be dropped.
+
+    Beyond the bytes and the end-of-text token, ``n_vocab`` is filled up with words.
+    """
+    model = _Model(path, "llama", seed, tokenizer=tokenizer, n_vocab=n_vocab)
     model.attention_metadata()
     for i in range(N_LAYER):
         block = f"blk.{i}"
@@ -315,15 +321,17 @@ WRITERS: dict[str, Callable[..., None]] = {
 """A writer for each kind: called with a path, and a seed."""
 
 
-def _add_byte_tokenizer(writer: gguf.GGUFWriter) -> None:
+def _add_byte_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
     """The byte-level vocabulary of GPT-2 without merges: every byte is a token of its own."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     stand_ins = iter(range(0x100, 0x200))
     tokens = [chr(byte if byte in printable else next(stand_ins)) for byte in range(256)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([*tokens, "<|endoftext|>"])
-    writer.add_token_types([gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL])
+    words = [f"word{i}" for i in range(n_vocab - N_VOCAB)]
+    writer.add_token_list([*tokens, "<|endoftext|>", *words])
+    normal, control = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
+    writer.add_token_types([*[normal] * 256, control, *[normal] * len(words)])
     # llama.cpp wants at least one; a pair that never occurs in text as two bytes of one word.
     writer.add_token_merges([f"{tokens[0]} {tokens[0]}"])
     writer.add_eos_token_id(END_OF_TEXT)
