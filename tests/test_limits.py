@@ -22,23 +22,39 @@ from bmoe_core.testing.models import f32_cache, write_dense
 Load = Callable[[str], LlamaModel]
 
 
-def test_a_context_of_32k_to_its_last_cell(load: Load) -> None:
-    """A prompt of 64 batches, and drafts that end with the context, as the plain answer does."""
-    n_ctx = 32_768
-    prompt = [i * 7 % 251 for i in range(n_ctx - 40)]
+def test_a_context_of_32k(load: Load) -> None:
+    """A prompt of 16 batches, and drafts from all over it, as the plain answer is."""
+    prompt = [i * 7 % 251 for i in range(8000)]
     with LlamaTarget(
-        load("dense"), n_ctx=n_ctx, n_threads=1, max_draft=8, prepare=f32_cache
+        load("dense"), n_ctx=32_768, n_threads=1, max_draft=8, prepare=f32_cache
     ) as target:
         drafted = generate(
-            target, prompt, source=open_source("ngram", {"min_match": 1}), width=8, n_predict=999
+            target, prompt, source=open_source("ngram", {"min_match": 1}), width=8, n_predict=60
         )
         n_drafted = sum(step.n_drafted for step in drafted)
-        plain = generate(target, prompt, n_predict=999, n_past=len(prompt))
+        plain = generate(target, prompt, n_predict=60, n_past=len(prompt))
         list(plain)
     assert n_drafted > 0
     assert drafted.tokens == plain.tokens
-    assert len(plain.tokens) == n_ctx
-    assert drafted.finish_reason is plain.finish_reason is FinishReason.CONTEXT
+
+
+@pytest.mark.parametrize("kind", ["dense", "moe", "sliding-window", "hybrid-moe"])
+@pytest.mark.parametrize("n_free", [1, 2, 3, 8, 9, 10])
+def test_the_last_cells(load: Load, kind: str, n_free: int) -> None:
+    """A draft of eight where one to ten cells are free: each is used, and none beyond."""
+    prompt = list(b"one two three one two three one")
+    with LlamaTarget(
+        load(kind), n_ctx=len(prompt) + n_free, n_threads=1, max_draft=8, prepare=f32_cache
+    ) as target:
+        drafted = generate(
+            target, prompt, source=open_source("ngram", {"min_match": 1}), width=8, n_predict=99
+        )
+        list(drafted)
+        plain = generate(target, prompt, n_predict=99)
+        list(plain)
+    assert drafted.tokens == plain.tokens
+    assert drafted.n_generated == n_free
+    assert drafted.finish_reason is FinishReason.CONTEXT
 
 
 @pytest.fixture(scope="module")
