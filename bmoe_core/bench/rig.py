@@ -232,14 +232,12 @@ class Rig:
     def _generate(
         self, bay: _Bay, cell: Cell, prompt: Prompt, on_step: Any
     ) -> tuple[Run, tuple[int, ...]]:
-        """A generation from an empty context; its run, and its tokens."""
+        """A generation from an empty context, by a new source; its run, and its tokens."""
         bay.target.clear()
-        if cell.knows_the_answer and bay.source is not None:
-            bay.source.plugin.reference = self._references[cell, prompt.name]
         generation = generate(
             bay.target,
             self.tokens(prompt),
-            source=bay.source,
+            source=self._new_source(bay, cell, prompt),
             n_predict=self._plan.n_predict,
             width=cell.draft,
             gate=CostGate() if cell.gated else None,
@@ -262,6 +260,19 @@ class Rig:
             failure=None if failure is None else str(failure),
         )
         return run, tuple(generation.tokens[generation.n_prompt :])
+
+    def _new_source(self, bay: _Bay, cell: Cell, prompt: Prompt) -> OpenSource | None:
+        """A new source for a bay: what one learned must not help it in the next run."""
+        if bay.source is None:
+            return None
+        bay.source.close()
+        source = self._open(cell)
+        assert source is not None
+        source.open(bay.target)
+        if cell.knows_the_answer:
+            source.plugin.reference = self._references[cell, prompt.name]
+        bay.source = source
+        return source
 
     def top_two_gap(self, prompt: Prompt, tokens: Sequence[int]) -> float:
         """How far apart plain decoding's two highest logits are after a prompt and ``tokens``."""

@@ -151,6 +151,42 @@ class TestOutputs:
         assert [prompt["name"] for prompt in record["prompts"]] == ["prose", "copy"]
 
 
+    def test_what_a_source_learned_does_not_help_it_in_the_next_run(
+        self, run_bench: RunBench, tmp_path: Path, install: Callable[..., None]
+    ) -> None:
+        """One that would repeat the last answer never has one to repeat."""
+        install(
+            "memory",
+            """
+            from attrs import define, field
+            from bmoe_core import hookimpl
+
+            @define(eq=False)
+            class S:
+                seen: list = field(factory=list, init=False)
+                n_begun: int = field(default=0, init=False)
+
+                @hookimpl
+                def begin(self, prompt, n_past):
+                    self.n_begun += 1
+
+                @hookimpl
+                def observe(self, tokens, n_past):
+                    if self.n_begun == 1:
+                        self.seen += tokens.tolist()
+
+                @hookimpl
+                def draft(self, tokens, n_max):
+                    return self.seen[len(tokens):][:n_max] if self.n_begun > 1 else None
+            """,
+        )
+        path = tmp_path / "record.json"
+        run_bench("--sources", "memory", "--json", str(path))
+        runs = json.loads(path.read_text())["runs"]
+        drafted = [run["n_drafted"] for run in runs if run["cell"] == "memory"]
+        assert drafted == [0, 0]
+
+
 class TestPeers:
     def test_llama_cpp_python_runs_beside(self, run_bench: RunBench, tmp_path: Path) -> None:
         """Plain and with its lookup at two widths, on the same tokens."""
