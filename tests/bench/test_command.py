@@ -150,7 +150,6 @@ class TestOutputs:
         assert record["settings"]["rounds"] == 2
         assert [prompt["name"] for prompt in record["prompts"]] == ["prose", "copy"]
 
-
     def test_what_a_source_learned_does_not_help_it_in_the_next_run(
         self, run_bench: RunBench, tmp_path: Path, install: Callable[..., None]
     ) -> None:
