@@ -56,11 +56,12 @@ class Arguments:
     width_is_auto: bool = False
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of printing a usage dump and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (bmoe --help lists the options)")
+        """Raise what argparse found wrong, with where the options are listed."""
+        raise UsageError(f"{message} ({self.prog} --help lists the options)")
 
 
 def parse(argv: Sequence[str]) -> Arguments:
@@ -160,8 +161,8 @@ def _width(text: str) -> int | str:
     return int(text)
 
 
-def _core_parser(installed: Iterable[InstalledSource]) -> _Parser:
-    parser = _Parser(
+def _core_parser(installed: Iterable[InstalledSource]) -> Parser:
+    parser = Parser(
         prog="bmoe",
         description=DESCRIPTION,
         usage="bmoe [-m MODEL] [-p TEXT | -f FILE] [--draft-source NAME] [options]\n"
@@ -288,7 +289,7 @@ def _load_options(source: str) -> tuple[SourceOption, ...]:
 
 
 def _add_source_options(
-    parser: _Parser, source: str | None, options: Sequence[SourceOption], title: str | None = None
+    parser: Parser, source: str | None, options: Sequence[SourceOption], title: str | None = None
 ) -> None:
     if not options:
         return
@@ -324,7 +325,7 @@ def _converter(option: SourceOption) -> Any:
 
 
 def _unknown_argument(
-    argument: str, source: str | None, installed: Iterable[InstalledSource], parser: _Parser
+    argument: str, source: str | None, installed: Iterable[InstalledSource], parser: Parser
 ) -> UsageError | SourceOptionError:
     flag = argument.split("=")[0]
     # The longest name first: the options of `a-b` begin like those of `a`.

@@ -31,7 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "available": set(),
     "bench": {
-        *("errors", "files", "gate", "guard", "hookspecs", "limits", "loop", "models"),
+        *("arguments", "errors", "files", "gate", "guard", "hookspecs", "limits", "loop"),
+        "models",
         *("options", "routing", "sources", "steps", "target", "telemetry"),
     },
     "chat": {"answer", "errors", "generator", "target"},

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -88,27 +87,19 @@ def print_demands(kind: str, name: str, text: str, n_predict: int) -> None:
     total = n_layers * a_layer.n_expert * a_layer.expert_bytes
     caches = [LruCache(int(share * total)) for share in SHARES]
     for cache in caches:
-        feed(cache, prefill, tap)
+        cache.feed(prefill, tap.layers)
         cache.forget_counts()
-        feed(cache, decodes, tap)
+        cache.feed(decodes, tap.layers)
     summary, counted = tally.summary, routing.summary
     cells = [
         *(kind, name, f"{counted.demanded_mib_per_token(summary.n_generated):.2f}"),
         *(f"{counted.distinct_per_layer:.1f}", show(counted.widening, "×{:.2f}")),
-        *(f"{cache.n_hits / (cache.n_hits + cache.n_misses):.1%}" for cache in caches),
+        *(show(cache.hit_rate, "{:.1%}") for cache in caches),
         show(summary.acceptance, "{:.1%}"),
         f"{summary.tokens_per_verify_decode:.2f}",
         show(summary.coverage if source else None, "{:.1%}"),
     ]
     print("| " + " | ".join(cells) + " |")
-
-
-def feed(cache: LruCache, decodes: Iterable[DecodeRouting], tap: RouterTap) -> None:
-    """Let a cache see decodes."""
-    for decode in decodes:
-        for routed in decode.layers:
-            for expert in routed.experts:
-                cache.touch(routed.layer, expert, tap.layers[routed.layer].expert_bytes)
 
 
 def show(value: float | None, form: str) -> str:

@@ -17,6 +17,9 @@ from bmoe_core.bench.plan import BASELINE, BASELINE_AGAIN
 from bmoe_core.bench.runs import Run, median
 from bmoe_core.telemetry import ratio
 
+PLAIN = (BASELINE.name, BASELINE_AGAIN.name)
+"""The cells that decode plainly, which the others are measured by."""
+
 
 class Verdict(str, enum.Enum):
     """What a cell's median ratio says."""
@@ -114,11 +117,8 @@ def noise_band(runs: Sequence[Run], prompt: str) -> Band | None:
     baseline, _ = _baseline(runs, prompt)
     ratios = [
         rate / baseline[run.round]
-        for run in runs
-        if run.prompt == prompt
-        and run.cell in (BASELINE.name, BASELINE_AGAIN.name)
-        and run.round in baseline
-        and (rate := run.wall_tok_s)
+        for run in _plain_runs(runs, prompt)
+        if run.round in baseline and (rate := run.wall_tok_s)
     ]
     return Band(min(ratios), max(ratios)) if ratios else None
 
@@ -128,15 +128,13 @@ def _baseline(runs: Sequence[Run], prompt: str) -> tuple[dict[int, float], bool]
 
     Where there is no such round: of each round, and False.
     """
-    plain = [
-        run
-        for run in runs
-        if run.prompt == prompt
-        and run.cell in (BASELINE.name, BASELINE_AGAIN.name)
-        and run.wall_tok_s
-    ]
+    plain = [run for run in _plain_runs(runs, prompt) if run.wall_tok_s]
     clean = _pair_means([run for run in plain if not run.contaminated])
     return (clean, True) if clean else (_pair_means(plain), False)
+
+
+def _plain_runs(runs: Sequence[Run], prompt: str) -> list[Run]:
+    return [run for run in runs if run.prompt == prompt and run.cell in PLAIN]
 
 
 def _pair_means(plain: Sequence[Run]) -> dict[int, float]:
@@ -209,7 +207,7 @@ def _median_of(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> fl
 def _verdict(
     cell: str, ratio_median: float | None, band: Band | None, is_clean: bool
 ) -> Verdict | None:
-    if cell in (BASELINE.name, BASELINE_AGAIN.name) or ratio_median is None or band is None:
+    if cell in PLAIN or ratio_median is None or band is None:
         return None
     if not is_clean:
         return Verdict.CONTAMINATED

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from attrs import field, frozen
 
+from bmoe_core.arguments import Parser
 from bmoe_core.bench.prompts import Prompt, find_prompt
 from bmoe_core.errors import UsageError
 from bmoe_core.gate import MAX_WIDTH as AUTO_WIDTH
@@ -127,11 +128,6 @@ class Plan:
     outputs: dict[str, Path] = field(factory=dict)
     resume: Path | None = None
     quick: bool = False
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (bmoe bench --help lists the options)")
 
 
 def parse_bench(argv: Sequence[str]) -> Plan:
@@ -290,8 +286,8 @@ def _cool(text: str) -> tuple[float, float]:
         raise argparse.ArgumentTypeError(f"takes °C or °C:SECONDS, not {text!r}") from None
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="bmoe bench",
         description="Measure whether speculation pays on this machine, model and text.",
         allow_abbrev=False,

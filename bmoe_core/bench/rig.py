@@ -201,16 +201,9 @@ class Rig:
         cache = LruCache(int(CACHE_SHARE * tally.expert_bytes))
         for decodes in (of_prompt, of_answer):
             cache.forget_counts()
-            for decode in decodes:
-                for routed in decode.layers:
-                    for expert in routed.experts:
-                        cache.touch(routed.layer, expert, tap.layers[routed.layer].expert_bytes)
-        touched = cache.n_hits + cache.n_misses
-        return Survey(
-            tokens,
-            tally.summary.demanded_mib_per_token(run.n_generated),
-            cache.n_hits / touched if touched else None,
-        )
+            cache.feed(decodes, tap.layers)
+        demanded = tally.summary.demanded_mib_per_token(run.n_generated)
+        return Survey(tokens, demanded, cache.hit_rate)
 
     def _anchor(self, cell: Cell, prompt: Prompt) -> None:
         bay = self._bay(cell)

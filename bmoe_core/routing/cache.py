@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 
 from attrs import define, field, frozen
 
 from bmoe_core.available import available_bytes
+from bmoe_core.routing.records import DecodeRouting, ExpertLayer
 
 MIB = 2**20
 AVAILABLE_FLOOR_MIB = 1024
@@ -68,6 +70,20 @@ class LruCache:
     read_bytes: int = field(default=0, init=False)
     _held: OrderedDict[tuple[int, int], int] = field(factory=OrderedDict, init=False)
     _held_bytes: int = field(default=0, init=False)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Touches of a slice that it held, of all, 0 to 1; None before any."""
+        touched = self.n_hits + self.n_misses
+        return self.n_hits / touched if touched else None
+
+    def feed(self, decodes: Iterable[DecodeRouting], layers: Mapping[int, ExpertLayer]) -> None:
+        """Touch what decodes need, in the order of decodes and layers, experts ascending."""
+        for decode in decodes:
+            for routed in decode.layers:
+                size = layers[routed.layer].expert_bytes
+                for expert in routed.experts:
+                    self.touch(routed.layer, expert, size)
 
     def touch(self, layer: int, expert: int, size: int) -> bool:
         """Need a slice of ``size`` bytes; whether it was held.

@@ -35,9 +35,8 @@ class RoutingTally:
 
     def warm(self, decodes: Iterable[DecodeRouting]) -> None:
         """Let the modelled cache see the decodes of the prompt, which are not counted."""
-        for decode in decodes:
-            self._touch(decode)
         if self._cache is not None:
+            self._cache.feed(decodes, self.layers)
             self._cache.forget_counts()
 
     def add(self, decodes: Iterable[DecodeRouting]) -> RoutingSummary:
@@ -45,7 +44,8 @@ class RoutingTally:
         step = RoutingSummary()
         for decode in decodes:
             step += self._count(decode)
-            self._touch(decode)
+            if self._cache is not None:
+                self._cache.feed([decode], self.layers)
         if self._cache is not None:
             cache = self._cache
             step = evolve(
@@ -73,14 +73,6 @@ class RoutingTally:
             verify_single_bytes=single if verifies else 0,
             reads=reads,
         )
-
-    def _touch(self, decode: DecodeRouting) -> None:
-        if self._cache is None:
-            return
-        for routed in decode.layers:
-            size = self.layers[routed.layer].expert_bytes
-            for expert in routed.experts:
-                self._cache.touch(routed.layer, expert, size)
 
     @property
     def n_expert(self) -> int:
