@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bmoe_core.bench.conditions import OthersWatch, temperature
+from bmoe_core.bench.figures import Key
 from bmoe_core.bench.markdown import markdown
 from bmoe_core.bench.peers import Peers
 from bmoe_core.bench.plan import BASELINE, Plan, parse_bench
 from bmoe_core.bench.record import load_runs, to_csv, to_json
-from bmoe_core.bench.report import Agreement, Report, agreement
+from bmoe_core.bench.report import Agreement, GapMeasure, Report, agreement
 from bmoe_core.bench.rig import Rig
 from bmoe_core.bench.runs import Run
 from bmoe_core.bench.session import Session
@@ -23,9 +24,9 @@ from bmoe_core.bench.step_costs import WidthCost, measure_widths
 from bmoe_core.bench.table import print_report
 from bmoe_core.errors import UsageError
 from bmoe_core.files import OutputFile
+from bmoe_core.interrupts import exit_status_of
 from bmoe_core.loop import MAX_WIDTH
 
-EXIT_INTERRUPTED = 130
 WIDTH_ROUNDS, QUICK_WIDTH_ROUNDS = 21, 9
 
 
@@ -41,7 +42,7 @@ def bench(argv: Sequence[str]) -> int:
     earlier = [] if plan.resume is None else load_runs(plan.resume, plan)
     files = {name: OutputFile(str(path)) for name, path in plan.outputs.items() if name != "plot"}
     try:
-        report = _measure(plan, earlier)
+        report, interrupt = _measure(plan, earlier)
         # A report is for reading: on a pipe it is as wide as on the narrowest usual terminal.
         console = Console(width=None if sys.stdout.isatty() else 80, highlight=False)
         print_report(report, console)
@@ -58,10 +59,11 @@ def bench(argv: Sequence[str]) -> int:
     finally:
         for file in files.values():
             file.close()
-    return EXIT_INTERRUPTED if report.interrupted else 0
+    return 0 if interrupt is None else exit_status_of(interrupt)
 
 
-def _measure(plan: Plan, earlier: Sequence[Run]) -> Report:
+def _measure(plan: Plan, earlier: Sequence[Run]) -> tuple[Report, KeyboardInterrupt | None]:
+    """What was found, and what ended it early."""
     started = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     progress = Progress(
         TextColumn("{task.description}"),
@@ -85,29 +87,31 @@ def _measure(plan: Plan, earlier: Sequence[Run]) -> Report:
                 task, completed=done, total=total, description=what, refresh=True
             ),
         )
-        interrupted = False
+        interrupt: KeyboardInterrupt | None = None
         step_costs: list[WidthCost] = []
         try:
             session.execute(earlier)
             progress.update(task, description="decodes of several positions", refresh=True)
             step_costs = _step_costs(plan, rig, session)
-        except KeyboardInterrupt:
-            interrupted = True
-        return Report(
+        except KeyboardInterrupt as caught:
+            interrupt = caught
+        report = Report(
             plan=plan,
             model=_model_facts(rig),
             n_prompt={prompt.name: len(rig.tokens(prompt)) for prompt in plan.prompts},
             n_ctx=rig.n_ctx,
             n_threads=rig.n_threads,
-            cells=session.cells(),
+            cells=session.cells,
             left_out={**rig.unavailable, **peers.unavailable},
             runs=session.runs,
             surveys=session.surveys,
-            agreements=_agreements(session, rig),
+            # Near ties are decoded for, which an interrupt is not to wait for.
+            agreements=_agreements(session, rig if interrupt is None else None),
             step_costs=step_costs,
-            interrupted=interrupted,
+            interrupted=interrupt is not None,
             started=started,
         )
+        return report, interrupt
 
 
 def _step_costs(plan: Plan, rig: Rig, session: Session) -> list[WidthCost]:
@@ -121,11 +125,11 @@ def _step_costs(plan: Plan, rig: Rig, session: Session) -> list[WidthCost]:
         return measure_widths(target, rig.tokens(prompt), answer, most=most, rounds=rounds)
 
 
-def _agreements(session: Session, rig: Rig) -> dict[tuple[str, str], Agreement]:
+def _agreements(session: Session, measure: GapMeasure | None) -> dict[Key, Agreement]:
     prompts = {prompt.name: prompt for prompt in session.plan.prompts}
     return {
         (name, cell.name): agreement(
-            prompts[name], survey.tokens, session.surveys[BASELINE, name].tokens, rig
+            prompts[name], survey.tokens, session.surveys[BASELINE, name].tokens, measure
         )
         for (cell, name), survey in session.surveys.items()
         if not cell.is_baseline

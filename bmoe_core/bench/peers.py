@@ -88,21 +88,20 @@ class Peers:
         Raises:
             PeerError: the peer failed at it, and is left out from then on.
         """
-        peer = self._started.pop(cell)
         try:
-            run: Run = peer.run(prompt)
+            run: Run = self._started[cell].run(prompt)
         except Exception as error:
             self.unavailable[cell.name] = f"it failed on {prompt.name}: {summarize(error)}"
-            peer.close()
+            self._started.pop(cell).close()
             raise PeerError(self.unavailable[cell.name]) from error
-        self._started[cell] = peer
         return run
 
     def close(self) -> None:
-        """End them."""
-        for peer in self._started.values():
-            peer.close()
-        self._started.clear()
+        """End them, also where an interrupt comes while one of them ends."""
+        with contextlib.ExitStack() as stack:
+            for peer in self._started.values():
+                stack.callback(peer.close)
+            self._started.clear()
 
     def __enter__(self) -> Peers:
         return self
@@ -178,7 +177,12 @@ class _Server:
             # Ctrl-C is for the bench, which ends the servers itself.
             start_new_session=True,
         )
-        self._wait_until_ready()
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            # An interrupt here comes before anybody else knows of the process.
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -189,16 +193,13 @@ class _Server:
         until = time.monotonic() + START_S
         while time.monotonic() < until:
             if self._process.poll() is not None:
-                words = self._last_words()
-                self.close()
-                raise PeerError(f"llama-server ended at once: {words}")
+                raise PeerError(f"llama-server ended at once: {self._last_words()}")
             with (
                 contextlib.suppress(OSError),
                 urllib.request.urlopen(self._url("health"), timeout=1),
             ):
                 return
             time.sleep(0.1)
-        self.close()
         raise PeerError(f"llama-server was not ready after {START_S:.0f} s")
 
     def _url(self, path: str) -> str:

@@ -29,7 +29,7 @@ class Agreement:
         equal: token for token.
         position: the first generated token that differs, from 0; None where all are equal.
         top_two_gap: how far apart plain decoding's two highest logits were there; a small gap is a
-            near tie that a wider batch rounds to the other side.
+            near tie that a wider batch rounds to the other side. None: not measured.
     """
 
     equal: bool
@@ -45,15 +45,17 @@ class GapMeasure(Protocol):
 
 
 def agreement(
-    prompt: Prompt, told: Sequence[int], plain: Sequence[int], measure: GapMeasure
+    prompt: Prompt, told: Sequence[int], plain: Sequence[int], measure: GapMeasure | None
 ) -> Agreement:
-    """Compare a cell's tokens with those of plain decoding."""
+    """Compare a cell's tokens with those of plain decoding; None measures no near tie."""
     pairs = zip(told, plain, strict=False)
     differs = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if differs is None:
         if len(told) == len(plain):
             return Agreement(equal=True)
         differs = min(len(told), len(plain))
+    if measure is None:
+        return Agreement(False, differs)
     return Agreement(False, differs, round(measure.top_two_gap(prompt, plain[:differs]), 4))
 
 

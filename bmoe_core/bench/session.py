@@ -55,6 +55,7 @@ class Session:
         peers: runs the others; None: there are none.
         watch: counts what other programs use.
         on_progress: called with what is done, what is to be done, and what is run now.
+        cells: the cells that can be run here, in order; empty until all have started.
         runs: the finished runs.
         surveys: what was counted, by cell and prompt.
     """
@@ -64,12 +65,9 @@ class Session:
     peers: Runner | None = None
     watch: OthersWatch = field(factory=OthersWatch)
     on_progress: Callable[[int, int, str], Any] = lambda done, total, what: None
+    cells: list[Cell] = field(factory=list, init=False)
     runs: list[Run] = field(factory=list, init=False)
     surveys: dict[tuple[Cell, str], Survey] = field(factory=dict, init=False)
-
-    def cells(self) -> list[Cell]:
-        """The cells that can be run here, in order."""
-        return [cell for cell in self.plan.cells if self._runner(cell).can_run(cell)]
 
     def _runner(self, cell: Cell) -> Runner:
         if not cell.is_peer:
@@ -84,7 +82,10 @@ class Session:
             finished: runs of an earlier session, whose whole rounds are kept. A round that is not
                 whole is run anew: only runs of one round are compared with each other.
         """
-        cells = self.cells()
+        # An interrupt while the contexts and peers start must not lose what was finished before.
+        self.runs = list(finished)
+        cells = [cell for cell in self.plan.cells if self._runner(cell).can_run(cell)]
+        self.cells = cells
         wanted = {(prompt.name, cell.name) for prompt in self.plan.prompts for cell in cells}
         by_round: dict[int, list[Run]] = {}
         for run in finished:

@@ -329,6 +329,7 @@ def test_agreement_is_up_to_the_first_difference() -> None:
     assert agreement(prompt, [1, 2], [1, 2], Gaps()) == Agreement(equal=True)
     assert agreement(prompt, [1, 3], [1, 2], Gaps()) == Agreement(False, 1, 0.25)
     assert agreement(prompt, [1], [1, 2], Gaps()) == Agreement(False, 1, 0.25)
+    assert agreement(prompt, [1, 3], [1, 2], None) == Agreement(False, 1, None)
 
 
 class TestRendering:
