@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +105,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, model_paths: dict[str, Path]) -> Iterator[Bench]:
+def bench(tmp_path: Path, model_paths: dict[str, Path]) -> Bench:
     """With the record of one finished round."""
     (tmp_path / "again.txt").write_text("again and again and again and again and ")
     server = tmp_path / "server"
@@ -114,7 +113,7 @@ def bench(tmp_path: Path, model_paths: dict[str, Path]) -> Iterator[Bench]:
     server.chmod(0o755)
     made = Bench(tmp_path, model_paths["dense"])
     made.finish(1)
-    yield made
+    return made
 
 
 @pytest.mark.parametrize(("number", "status"), SIGNALS)
