@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from bmoe_core import Answer, Generator, LlamaModel, LlamaTarget, Sampling, open_source
+from bmoe_core import Answer, Generator, LlamaModel, LlamaTarget, Sampling, hookimpl, open_source
 from bmoe_core.footprint import Footprint
 from bmoe_core.models import demo_model
-from bmoe_core.testing import ScriptedSource
 from bmoe_core.testing.consistency import plain_gaps
 
 N_CTX = 512
@@ -117,19 +116,22 @@ class Soak:
             raise AssertionError(f"{name}: a token {gap:.3f} below the highest, after {tokens}")
 
 
-def noise(n_vocab: int, seed: int) -> ScriptedSource:
-    """A source that mostly guesses: repeats, noise, or nothing."""
-    random_ = random.Random(seed)
+@define(eq=False)
+class Noise:
+    """A source that mostly guesses: repeats, noise, or nothing. It keeps nothing of what it saw."""
 
-    def script(tokens: np.ndarray[Any, np.dtype[np.int32]], n_max: int) -> list[int]:
-        if random_.random() < 0.3:
+    n_vocab: int
+    random: random.Random
+
+    @hookimpl
+    def draft(self, tokens: np.ndarray[Any, np.dtype[np.int32]], n_max: int) -> list[int]:
+        """Up to ``n_max`` tokens of any kind."""
+        if self.random.random() < 0.3:
             return []
-        n = random_.randint(1, n_max)
-        if random_.random() < 0.5:
+        n = self.random.randint(1, n_max)
+        if self.random.random() < 0.5:
             return [int(token) for token in tokens[-n:]]
-        return [random_.randrange(n_vocab) for _ in range(n)]
-
-    return ScriptedSource(script)
+        return [self.random.randrange(self.n_vocab) for _ in range(n)]
 
 
 def run(path: Path, n_tokens: int, seed: int) -> list[str]:
@@ -146,7 +148,7 @@ def run(path: Path, n_tokens: int, seed: int) -> list[str]:
             "none": None,
             "ngram": open_source("ngram", {"min_match": 1}),
             "mtp": mtp,
-            "noise": noise(model.n_vocab, seed),
+            "noise": open_source(Noise(model.n_vocab, random.Random(seed)), name="noise"),
         }
         generators = {
             name: stack.enter_context(
