@@ -17,7 +17,8 @@ from bmoe_core.errors import BmoeError, PromptTooLongError, UsageError
 from bmoe_core.gate import CostGate
 from bmoe_core.interrupts import TerminationRequest
 from bmoe_core.sampling import Sampling
-from bmoe_core.sources import NO_SOURCE, open_source
+from bmoe_core.sources import NO_SOURCE, installed_sources, open_source
+from bmoe_core.steps import FinishReason
 
 if TYPE_CHECKING:
     from bmoe_core.answer import Answer
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
 PROMPT = "> "
 HELP = """\
 /source NAME  draft with this source from now on; none: plain decoding
+/source       which source drafts, and which there are
 /stats        what the last answer and the whole chat gained and cost
 /reset        forget the conversation
 /help         this list
 /exit         leave, as Ctrl-D does
 Ctrl-C ends an answer; what it said until then stays in the conversation."""
 
+_CUTS = {
+    FinishReason.LENGTH: "(cut off after {} tokens: -n makes answers longer)",
+    FinishReason.CONTEXT: "(cut off where the context is full: /reset, or a larger -c)",
+}
 _NOT_IN_A_CHAT = {"prompt": "-p", "file": "-f", "json": "--json", "csv": "--csv"}
 _OF_ONE_ANSWER = {"routing": "--routing", "cache_mb": "--cache-mb", "moe_stream": "--moe-stream"}
 
@@ -194,6 +200,9 @@ class _Chat:
             self.n_decodes += answer.summary.n_decodes
         for warning in answer.warnings:
             say(f"bmoe: warning: {warning}")
+        cut = _CUTS.get(answer.finish_reason)
+        if cut and _is_interactive() and not options.quiet:
+            say(cut.format(answer.summary.n_generated))
 
     def _stream(self, answer: Answer) -> None:
         out = TextStream(sys.stdout)
@@ -206,14 +215,19 @@ class _Chat:
             interrupt = error
         answer.close()
         self.progress.clear()
-        out.write(answer.text[out.n_written :] + "\n")
+        out.write(answer.text[out.n_written :] + ("" if answer.text.endswith("\n") else "\n"))
         if isinstance(interrupt, TerminationRequest):
             raise interrupt
 
     def _change_source(self, name: str) -> None:
         options = self.arguments.options
         old = self.conversation.generator
-        source = None if name in ("", NO_SOURCE) else open_source(name)
+        if not name:
+            choice = ", ".join([NO_SOURCE, *(found.name for found in installed_sources())])
+            say(f"{_way_of(old)}; /source NAME takes one of {choice}")
+            return
+        given = self.arguments.source_options if name == self.arguments.source else None
+        source = None if name == NO_SOURCE else open_source(name, given)
         # A source may want the model loaded in its own way, and two models may not fit.
         old.close()
         try:
@@ -223,7 +237,7 @@ class _Chat:
             raise
         self.conversation.move_to(generator)
         if not options.quiet:
-            say(f"drafting with {generator.source_name}" if source else "decoding plainly")
+            say(_way_of(generator))
 
     def _show_stats(self, _rest: str) -> None:
         if not self.last:
@@ -243,6 +257,10 @@ class _Chat:
 
     def _exit(self, _rest: str) -> None:
         self.ended = True
+
+
+def _way_of(generator: Generator) -> str:
+    return f"drafting with {generator.source_name}" if generator.source else "decoding plainly"
 
 
 def _is_interactive() -> bool:

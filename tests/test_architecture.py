@@ -31,14 +31,14 @@ ALLOWED: dict[str, set[str]] = {
     },
     "available": set(),
     "bench": {
-        *("arguments", "errors", "files", "gate", "guard", "hookspecs", "limits", "loop"),
-        "models",
+        *("arguments", "errors", "files", "gate", "guard", "hookspecs", "interrupts", "limits"),
+        *("loop", "models"),
         *("options", "routing", "sources", "steps", "target", "telemetry"),
     },
     "chat": {"answer", "errors", "generator", "target"},
     "chat_command": {
         *("answer_options", "arguments", "chat", "console", "errors", "gate", "generator"),
-        *("interrupts", "sampling", "sources"),
+        *("interrupts", "sampling", "sources", "steps"),
     },
     "cli": {
         *("accounts", "answer_options", "arguments", "bench", "chat", "chat_command", "console"),

@@ -88,6 +88,7 @@ class Bench:
     def end_where_it_hangs(self, hangs_at: str, number: int) -> tuple[int, str, str]:
         """Send a signal while a server does not answer; status, stdout, stderr."""
         process = self.start(2, hangs_at)
+        children: list[psutil.Process] = []
         try:
             deadline = time.monotonic() + 120
             while "hangs" not in self.notes.read_text():
@@ -100,7 +101,10 @@ class Bench:
             out, errors = process.communicate(timeout=120)
         finally:
             process.kill()
-        assert not [child for child in children if child.is_running()]
+            left = [child for child in children if child.is_running()]
+            for child in left:
+                child.kill()
+        assert left == []
         return process.returncode, out, errors
 
 
