@@ -46,6 +46,7 @@ def test_what_a_source_is_given_and_gives() -> None:
     """The target's members, a draft's fields, and the entry points' group."""
     assert [name for name in vars(Target) if not name.startswith("_")] == [
         *("model", "ctx", "eval_callback", "n_ctx", "n_vocab", "n_batch", "n_past"),
+        *("n_pending", "n_replayed"),
         *("max_rollback", "decode", "roll_back", "clear", "tokenize", "detokenize", "is_eog"),
     ]
     assert [field.name for field in attrs.fields(Draft)] == ["tokens", "evidence"]

@@ -330,6 +330,66 @@ class TestRecurrentRollback:
                 row, logits_after(model, [*TOKENS[: 25 - depth], 7]), atol=ATOL
             )
 
+    @pytest.mark.parametrize("kind", ["recurrent", "hybrid-moe"])
+    def test_what_is_kept_is_decoded_along_with_the_next_tokens(
+        self, load: Load, kind: str
+    ) -> None:
+        """Two of five tokens stay: no decode is made for them alone, and none is left out.
+
+        The memory is the right one, also after a second rejection, over them and the next ones."""
+        model = load(kind)
+        with target_of(model, max_draft=4, rollback="checkpoint") as target:
+            target.decode(TOKENS[:20], n_rows=1)
+            target.decode(TOKENS[20:25], n_rows=5)
+            target.roll_back(22)
+            assert (target.n_past, target.n_pending) == (22, 2)
+            rows = target.decode([7, 8, 9], n_rows=3)
+            assert (target.n_past, target.n_pending, target.n_replayed) == (25, 0, 2)
+            for i, after in enumerate(([7], [7, 8], [7, 8, 9])):
+                expected = logits_after(model, [*TOKENS[:22], *after])
+                np.testing.assert_allclose(rows[i], expected, atol=ATOL)
+            target.roll_back(23)
+            assert target.n_pending == 3
+            row = target.decode([5], n_rows=1)[0]
+            assert target.n_replayed == 3
+            np.testing.assert_allclose(row, logits_after(model, [*TOKENS[:22], 7, 5]), atol=ATOL)
+
+    def test_tokens_that_wait_may_be_dropped_one_by_one(self, load: Load) -> None:
+        """They are in no memory yet; below them nothing was saved."""
+        model = load("recurrent")
+        with target_of(model, max_draft=4, rollback="checkpoint") as target:
+            target.decode(TOKENS[:20], n_rows=1)
+            target.decode(TOKENS[20:25], n_rows=5)
+            target.roll_back(23)
+            target.roll_back(21)
+            assert (target.n_past, target.n_pending) == (21, 1)
+            with pytest.raises(RollbackError):
+                target.roll_back(19)
+            row = target.decode([7], n_rows=1)[0]
+            np.testing.assert_allclose(row, logits_after(model, [*TOKENS[:21], 7]), atol=ATOL)
+
+    def test_many_tokens_do_not_wait(self, load: Load) -> None:
+        """Of 20 drafted ones 17 stay, with the one before: they are decoded again at once."""
+        model = load("recurrent")
+        tokens = [1 + i % 40 for i in range(60)]
+        with target_of(model, max_draft=20, rollback="checkpoint") as target:
+            target.decode(tokens[:20], n_rows=1)
+            target.decode(tokens[20:41], n_rows=21)
+            target.roll_back(38)
+            assert (target.n_past, target.n_pending) == (38, 0)
+            row = target.decode([7], n_rows=1)[0]
+            assert target.n_replayed == 0
+            np.testing.assert_allclose(row, logits_after(model, [*tokens[:38], 7]), atol=ATOL)
+
+    def test_a_cleared_target_has_nothing_waiting(self, load: Load) -> None:
+        """What waited belonged to the text that is gone."""
+        with target_of(load("recurrent"), max_draft=4, rollback="checkpoint") as target:
+            target.decode(TOKENS[:20], n_rows=1)
+            target.decode(TOKENS[20:25], n_rows=5)
+            target.roll_back(22)
+            target.clear()
+            assert (target.n_past, target.n_pending) == (0, 0)
+
 
 class TestBounds:
     def test_rows_are_those_asked_for(self, load: Load) -> None:

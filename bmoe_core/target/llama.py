@@ -86,7 +86,7 @@ class LlamaTarget:
             n_threads: None: :func:`default_n_threads`.
             rollback: how a recurrent model takes a rejected draft back: ``snapshots`` keeps
                 ``max_draft`` states in every decode, ``checkpoint`` saves one state before each
-                verify decode and decodes the accepted tokens again.
+                verify decode and decodes the accepted tokens again, along with the next ones.
             prepare: called with the ``llama_context_params`` before the context is made.
             tap: watches every decode, which makes it slower; None: no callback is set.
 
@@ -156,6 +156,8 @@ class LlamaTarget:
                 "or with --draft-source none"
             )
         self._n_past = 0
+        self.n_replayed = 0
+        """Tokens that the last decode decoded again, ahead of those it was given."""
         model.attach(self)
 
     def _map_batch(self) -> None:
@@ -205,6 +207,11 @@ class LlamaTarget:
         return self._n_past
 
     @property
+    def n_pending(self) -> int:
+        """Positions of ``n_past`` that the next decode takes along, to decode them again."""
+        return self._memory.n_pending
+
+    @property
     def max_rollback(self) -> int:
         """The longest draft whose rejection can be taken back."""
         return self._memory.max_rollback
@@ -229,9 +236,16 @@ class LlamaTarget:
                 f"{n} tokens with {n_rows} rows of logits: this context takes 1 to {self.n_batch} "
                 f"tokens and up to {self._n_rows_max} rows"
             )
-        self._memory.before_decode(tokens, n_rows)
-        self._decode(tokens, n_rows)
-        self._memory.after_decode(tokens)
+        pending = self._memory.take_pending()
+        if len(pending) + n > self.n_batch:
+            self._replay(pending)
+            pending = []
+        self.n_replayed = len(pending)
+        self._n_past -= len(pending)
+        batch = [*pending, *tokens]
+        self._memory.before_decode(batch, n_rows)
+        self._decode(batch, n_rows)
+        self._memory.after_decode(batch)
         n_vocab = self._model.n_vocab
         if n_rows == 0:
             return np.empty((0, n_vocab), np.float32)
@@ -278,7 +292,7 @@ class LlamaTarget:
             return
         # Also where the count agrees the memory is asked: an interrupt may have come between a
         # decode and its being counted.
-        held = self._memory.n_past
+        held = self._memory.n_past + self._memory.n_pending
         if not 0 <= n_past <= held:
             raise RollbackError(f"there is no position {n_past} to go back to: {held} are held")
         if n_past == self._n_past == held and self._memory.intact:

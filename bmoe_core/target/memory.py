@@ -3,7 +3,7 @@
 Attention keeps one cell a position, so any tail can be dropped (:class:`AttentionMemory`). A
 recurrent layer keeps one state that every token overwrites. There are two ways back: states that
 llama.cpp kept while it decoded (:class:`SnapshotMemory`), or a state saved before the verify
-decode and the accepted tokens decoded again (:class:`CheckpointMemory`).
+decode and the accepted tokens decoded again, along with the next ones (:class:`CheckpointMemory`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from bmoe_core.errors import RollbackError
 
 SEQUENCE = 0
 """The one sequence that a target holds."""
+MOST_PENDING = 16
+"""Tokens that wait for the next decode; more are decoded again at once. Rejections in a row would
+otherwise make every decode wider than the one before."""
 
 
 class AttentionMemory:
@@ -42,6 +45,15 @@ class AttentionMemory:
     def n_past(self) -> int:
         """Positions held, as llama.cpp counts them."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, SEQUENCE)) + 1
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens kept in a rollback that are still to be decoded again."""
+        return 0
+
+    def take_pending(self) -> list[int]:
+        """Those tokens, which the caller decodes now, ahead of others."""
+        return []
 
     def before_decode(self, tokens: Sequence[int], n_rows: int) -> None:
         """Make ready to drop all but the first of ``tokens`` where ``n_rows`` is above 1."""
@@ -114,8 +126,9 @@ class SnapshotMemory(AttentionMemory):
 class CheckpointMemory(AttentionMemory):
     """Recurrent memory whose state is saved before a verify decode and restored after a rejection.
 
-    Nothing is added to a plain decode; a rejection costs the restoring and one more decode, of the
-    accepted tokens.
+    Nothing is added to a plain decode. What is to stay of a rejected decode is decoded again along
+    with the tokens of the next one, which makes that one wider: on most machines much cheaper than
+    a decode of its own. The saved state stays good until a decode is not taken back.
     """
 
     def __init__(
@@ -126,12 +139,14 @@ class CheckpointMemory(AttentionMemory):
         self._saved: ctypes.Array[ctypes.c_uint8] | None = None
         self._saved_size = 0
         self._saved_n_past = 0
+        self._is_at_saved = False
         self._decoded: list[int] = []
+        self._pending: list[int] = []
         self._restoring = False
 
     @property
     def intact(self) -> bool:
-        """False from the restoring of the state to the end of the replay."""
+        """False while the state is being restored."""
         return not self._restoring
 
     @property
@@ -139,11 +154,26 @@ class CheckpointMemory(AttentionMemory):
         """The buffer of the saved state."""
         return 0 if self._saved is None else len(self._saved)
 
+    @property
+    def n_pending(self) -> int:
+        """Tokens kept in a rollback that are still to be decoded again."""
+        return len(self._pending)
+
+    def take_pending(self) -> list[int]:
+        """Those tokens, which the caller decodes now, ahead of others."""
+        pending, self._pending = self._pending, []
+        return pending
+
     def before_decode(self, tokens: Sequence[int], n_rows: int) -> None:
         """Save the recurrent state where a tail of ``tokens`` may have to be dropped."""
         self._decoded = []
-        if n_rows <= 1:
-            return
+        if n_rows > 1:
+            if not self._is_at_saved:
+                self._save()
+            self._decoded = list(tokens)
+        self._is_at_saved = False
+
+    def _save(self) -> None:
         size = _state_size(self._ctx)
         if self._saved is None or len(self._saved) < size:
             self._saved = (ctypes.c_uint8 * size)()
@@ -155,11 +185,12 @@ class CheckpointMemory(AttentionMemory):
             llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY,
         )
         self._saved_n_past = self.n_past
-        self._decoded = list(tokens)
 
     def roll_back(self, n_past: int) -> None:
-        """Restore the saved state and decode again what is to stay of the last decode."""
-        if n_past == self.n_past and self.intact:
+        """Restore the saved state; what stays of the last decode is pending from now on."""
+        n_beyond = n_past - self.n_past
+        if self.intact and 0 <= n_beyond <= len(self._pending):
+            del self._pending[n_beyond:]
             return
         n_kept = n_past - self._saved_n_past
         if self._restoring or not self._decoded or n_kept < 0:
@@ -177,14 +208,19 @@ class CheckpointMemory(AttentionMemory):
         if restored != self._saved_size or not restored:
             raise RollbackError("llama.cpp could not restore the recurrent state it had saved")
         self._drop(self._saved_n_past)
-        if kept:
+        if len(kept) > MOST_PENDING:
             self._replay(kept)
+        else:
+            self._pending = kept
+            self._is_at_saved = True
         self._restoring = False
 
     def clear(self) -> None:
         """Drop every position and the saved state."""
         super().clear()
         self._decoded = []
+        self._pending = []
+        self._is_at_saved = False
         self._restoring = False
 
 

@@ -45,6 +45,20 @@ class Target(Protocol):
         """Positions in the memory now: the next decoded token takes this position."""
 
     @property
+    def n_pending(self) -> int:
+        """Of those positions, the last ones that the next :meth:`decode` decodes again.
+
+        A recurrent memory may be taken back further than asked for; 0 where none is.
+        """
+
+    @property
+    def n_replayed(self) -> int:
+        """Tokens that the last :meth:`decode` decoded again, ahead of those it was given.
+
+        What a source reads of that decode itself, such as hidden rows, begins with theirs.
+        """
+
+    @property
     def max_rollback(self) -> int:
         """The longest draft whose rejection this target can take back; 0 where it cannot."""
 

@@ -64,6 +64,8 @@ class FakeTarget:
     model: Any = field(default=None, init=False)
     ctx: Any = field(default=None, init=False)
     eval_callback: Any = field(default=None, init=False)
+    n_pending: int = field(default=0, init=False)
+    n_replayed: int = field(default=0, init=False)
     _depth: int = field(default=0, init=False)
 
     @property

@@ -170,20 +170,25 @@ class TestWhoDecoded:
                 source.close()
 
     def test_a_replay_is_the_target_s(self, load: Load) -> None:
-        """After a rejection the checkpoint's replay is one more decode of the target."""
+        """After a rejection the accepted tokens are part of the target's next decode."""
         target, tap = tapped(load("hybrid-moe"), max_draft=3, rollback="checkpoint")
         source = open_source(ScriptedSource(lambda tokens, n_max: [0, 0, 0][:n_max]))
         with target:
             generation = generate(
                 target, PROMPT, source=source, n_predict=4, on_prefill=lambda *_: tap.take()
             )
-            step = next(iter(generation))
-            decodes = tap.take()
+            steps = iter(generation)
+            step = next(steps)
+            rejected = tap.take()
+            after = next(steps)
+            replayed = tap.take()
             generation.close()
         assert step.n_drafted == 3
         assert step.n_accepted < 3
-        assert [decode.n_tokens for decode in decodes] == [4, len(step.tokens)]
-        assert all(decode.by_target for decode in decodes)
+        assert [decode.n_tokens for decode in rejected] == [4]
+        n_replayed = len(step.tokens)
+        assert [decode.n_tokens for decode in replayed] == [n_replayed + 1 + after.n_drafted]
+        assert all(decode.by_target for decode in (*rejected, *replayed))
 
 
 class TestWithoutIt:

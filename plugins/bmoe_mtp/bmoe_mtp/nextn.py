@@ -74,6 +74,7 @@ class HeadContext:
     Attributes:
         n_past: positions it holds.
         n_embd: length of a hidden row.
+        row_bytes: its bytes.
         mib: MiB of its buffers, as llama.cpp logged them.
     """
 
@@ -84,8 +85,10 @@ class HeadContext:
             SourceUnavailable: llama.cpp could not make it.
         """
         self._bindings = load_bindings()
+        self._target = target
         self._target_ctx = target.ctx
         self.n_embd = int(llama_cpp.llama_model_n_embd(target.model))
+        self.row_bytes = 4 * self.n_embd
         params = llama_cpp.llama_context_default_params()
         params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
         params.n_ctx = target.n_ctx
@@ -130,11 +133,18 @@ class HeadContext:
         for i in range(N_UBATCH):
             self._batch.seq_id[i][0] = SEQUENCE
 
-    def target_rows(self, n: int) -> Rows:
-        """A copy of the target's first ``n`` hidden rows of its last decode, (n, n_embd)."""
-        address = self._bindings.llama_get_embeddings_nextn(self._target_ctx)
-        rows: Rows = np.ctypeslib.as_array(address, (n, self.n_embd)).copy()
-        return rows
+    def copy_target_rows(self, n: int, address: int) -> None:
+        """Copy the target's hidden rows of the first ``n`` tokens that it was given last.
+
+        Those of tokens that it decoded again come before them.
+
+        Args:
+            n: rows.
+            address: where to, for n * n_embd float32.
+        """
+        rows = self._bindings.llama_get_embeddings_nextn(self._target_ctx)
+        begin = ctypes.addressof(rows.contents) + self._target.n_replayed * self.row_bytes
+        ctypes.memmove(address, begin, n * self.row_bytes)
 
     def decode(self, tokens: Sequence[int], rows: Rows, *, logits: bool) -> Rows | None:
         """Decode tokens with the hidden rows of the positions before them.

@@ -34,10 +34,12 @@ class MtpSource:
     _head: HeadContext | None = field(default=None, init=False)
     _tokens: list[int] = field(factory=list, init=False)
     """Confirmed tokens from position 0 on, or empty where the head is out of step."""
-    _pending: list[Rows] = field(factory=list, init=False)
-    """The hidden row before each confirmed token that the head has not decoded, (1, n_embd)."""
-    _last_row: Rows | None = field(default=None, init=False)
-    """The target's hidden row of the last confirmed token; None: out of step."""
+    _rows: Rows = field(factory=lambda: np.empty((0, 0), np.float32), init=False)
+    """Room for hidden rows of the target, float32 of shape (rows, n_embd)."""
+    _rows_address: int = field(default=0, init=False)
+    _n_rows: int = field(default=0, init=False)
+    """How many it holds: the row before each confirmed token that the head has not decoded, then
+    that of the last confirmed token; 0: out of step."""
 
     @hookimpl
     def prepare_model(self, model_params: Any) -> None:
@@ -66,6 +68,8 @@ class MtpSource:
             )
         self.close()
         self._head = HeadContext(target)
+        self._rows = np.empty((N_UBATCH + target.n_batch, self._head.n_embd), np.float32)
+        self._rows_address = self._rows.ctypes.data
 
     @hookimpl
     def begin(self, prompt: npt.NDArray[np.int32], n_past: int) -> None:
@@ -75,47 +79,47 @@ class MtpSource:
         self._forget()
         if n_past > 0:
             # The rows of those positions are gone: stay out of step until the next request.
-            self._last_row = None
+            self._n_rows = 0
 
     def _forget(self) -> None:
         self._tokens = []
-        self._pending = []
         if self._head is not None:
             self._head.rewind(0)
             # Before the first token there is nothing: the head was trained on a row of zeros.
-            self._last_row = np.zeros((1, self._head.n_embd), np.float32)
+            self._rows[0] = 0.0
+            self._n_rows = 1
 
     @hookimpl
     def observe(self, tokens: npt.NDArray[np.int32], n_past: int) -> None:
         """Note the tokens and the target's hidden rows; catch up when a batch has come together."""
-        head = self._head
-        if head is None or self._last_row is None:
+        head, n_rows = self._head, self._n_rows
+        if head is None or not n_rows:
             return
         if n_past != len(self._tokens):
-            self._last_row = None
+            self._n_rows = 0
             return
-        rows = head.target_rows(len(tokens))
-        self._pending.append(np.concatenate([self._last_row, rows[:-1]]))
-        self._last_row = rows[-1:]
+        head.copy_target_rows(len(tokens), self._rows_address + n_rows * head.row_bytes)
+        self._n_rows += len(tokens)
         self._tokens.extend(tokens.tolist())
-        if len(self._tokens) - head.n_past >= N_UBATCH:
-            self._catch_up(head)
+        if self._n_rows > N_UBATCH:
+            head.decode(self._tokens[head.n_past :], self._rows, logits=False)
+            self._keep_last_row()
 
-    def _catch_up(self, head: HeadContext) -> None:
-        if self._pending:
-            head.decode(self._tokens[head.n_past :], np.concatenate(self._pending), logits=False)
-            self._pending = []
+    def _keep_last_row(self) -> None:
+        """The head has caught up: none of the rows is needed any more but the last."""
+        self._rows[0] = self._rows[self._n_rows - 1]
+        self._n_rows = 1
 
     @hookimpl
     def draft(self, tokens: npt.NDArray[np.int32], n_max: int) -> Draft | None:
         """The head's greedy continuation, up to ``n_max`` tokens or to a doubtful one."""
         head = self._head
-        if head is None or self._last_row is None or len(tokens) != len(self._tokens) + 1:
+        if head is None or not self._n_rows or len(tokens) != len(self._tokens) + 1:
             return None
         n_confirmed = len(self._tokens)
         # One decode catches up and drafts the first token.
         todo = [*self._tokens[head.n_past :], int(tokens[-1])]
-        rows = np.concatenate([*self._pending, self._last_row])
+        rows = self._rows
         drafted: list[int] = []
         buckets: list[int] = []
         try:
@@ -133,7 +137,7 @@ class MtpSource:
                 todo, rows = [token], head.last_row()
         finally:
             if head.n_past > n_confirmed:
-                self._pending = []
+                self._keep_last_row()
                 head.rewind(n_confirmed)
         return Draft(drafted, evidence=tuple(buckets)) if drafted else None
 
@@ -149,8 +153,7 @@ class MtpSource:
             self._head.close()
             self._head = None
         self._tokens = []
-        self._pending = []
-        self._last_row = None
+        self._n_rows = 0
 
 
 def _probability(logits: Rows, token: int) -> float:
