@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from attrs import define, field, validators
 from bmoe_core import Draft, hookimpl
 
 MAX_MATCH = 64
+FEW = 32
+"""Candidates that are compared one by one; more are compared at once, as arrays."""
 
 
 @define(eq=False)
@@ -40,6 +44,13 @@ class NgramSource:
         metadata={"help": "longest run of matching tokens that is looked for"},
     )
 
+    _seen: list[int] = field(factory=list, init=False)
+    """The history as far as it is indexed."""
+    _ends: dict[tuple[int, ...], list[int]] = field(factory=dict, init=False)
+    """For each run of ``min_match`` tokens in it, where it ends (exclusive), in order."""
+    _buffer: Callable[[], Any] = field(default=lambda: None, init=False)
+    """Tells what the history was a view of, while that lives: a weak reference."""
+
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.min_match <= self.max_match <= MAX_MATCH:
             raise ValueError(
@@ -48,47 +59,77 @@ class NgramSource:
             )
 
     @hookimpl
+    def begin(self, prompt: npt.NDArray[np.int32], n_past: int) -> None:
+        """Index the prompt, which is read anyway, so that the first draft does not wait for it."""
+        self._buffer = lambda: None
+        self._index(prompt)
+
+    @hookimpl
     def draft(self, tokens: npt.NDArray[np.int32], n_max: int) -> Draft | None:
         """The tokens after the longest, most recent match; None where it is too short."""
-        start, length = self._longest_match(tokens)
-        if length < self.min_match or n_max < 1:
+        self._index(tokens)
+        start, length = self._longest_match()
+        if not length or n_max < 1:
             return None
-        return Draft(tokens[start : start + n_max].tolist(), evidence=length)
+        return Draft(self._seen[start : start + n_max], evidence=length)
 
-    def _longest_match(self, tokens: npt.NDArray[np.int32]) -> tuple[int, int]:
+    def _index(self, tokens: npt.NDArray[np.int32]) -> None:
+        """Take note of the tokens that were not there the last time.
+
+        The loop lends views of one buffer, to which it only appends within a generation; with any
+        other array everything is looked at anew.
+        """
+        buffer, seen, shortest = tokens.base, self._seen, self.min_match
+        if buffer is None or buffer is not self._buffer() or len(tokens) < len(seen):
+            self._buffer = (lambda: None) if buffer is None else weakref.ref(buffer)
+            seen.clear()
+            self._ends.clear()
+        # The last token ends the pattern itself, and is a candidate from the next step on.
+        first = max(len(seen), shortest)
+        seen.extend(tokens[len(seen) :].tolist())
+        for end in range(first, len(seen)):
+            self._ends.setdefault(tuple(seen[end - shortest : end]), []).append(end)
+
+    def _longest_match(self) -> tuple[int, int]:
         """Where the continuation of the best match begins, and the match's length.
 
         The length is 0 where no match reaches ``min_match``.
         """
-        n = len(tokens)
-        shortest = self.min_match
-        if n <= shortest:
+        seen = self._seen
+        ends = self._ends.get(tuple(seen[-self.min_match :]))
+        if not ends:
             return 0, 0
-        # A candidate is where a match ends (exclusive): shortest <= end < n. The first `shortest`
-        # comparisons run over whole slices, which leaves few candidates for the others.
-        matches = tokens[shortest - 1 : n - 1] == tokens[n - 1]
-        for back in range(1, shortest):
-            matches &= tokens[shortest - 1 - back : n - 1 - back] == tokens[n - 1 - back]
-        ends: npt.NDArray[np.intp] = np.flatnonzero(matches) + shortest
-        if not ends.size:
-            return 0, 0
+        if len(ends) > FEW:
+            return self._longest_of_many(ends)
+        best, longest = 0, 0
+        for end in reversed(ends):
+            length = self._match_length(end)
+            if length > longest:
+                best, longest = end, length
+                if length == self.max_match:
+                    break
+        return best, longest
+
+    def _match_length(self, end: int) -> int:
+        """Tokens in common before ``end`` and before the history's end, ``max_match`` at most."""
+        seen = self._seen
+        length, last = self.min_match, len(seen) - 1
+        most = min(end, self.max_match)
+        while length < most and seen[end - 1 - length] == seen[last - length]:
+            length += 1
+        return length
+
+    def _longest_of_many(self, candidates: list[int]) -> tuple[int, int]:
         # Nothing beats a full-length match at the most recent place; a text of one repeated token
         # would otherwise keep all its positions through every comparison.
-        latest = int(ends[-1])
-        if self._match_length(tokens, latest) == self.max_match:
-            return latest, self.max_match
-        length = shortest
+        if self._match_length(candidates[-1]) == self.max_match:
+            return candidates[-1], self.max_match
+        tokens, ends = np.array(self._seen), np.array(candidates)
+        n, length = len(tokens), self.min_match
         while length < self.max_match:
-            ends_longer = ends[ends > length]
-            ends_longer = ends_longer[tokens[ends_longer - 1 - length] == tokens[n - 1 - length]]
-            if not ends_longer.size:
+            longer = ends[ends > length]
+            longer = longer[tokens[longer - 1 - length] == tokens[n - 1 - length]]
+            if not longer.size:
                 break
-            ends, length = ends_longer, length + 1
+            ends, length = longer, length + 1
         return int(ends[-1]), length
-
-    def _match_length(self, tokens: npt.NDArray[np.int32], end: int) -> int:
-        """Tokens in common before ``end`` and before the history's end, ``max_match`` at most."""
-        longest = min(end, self.max_match)
-        differs: Any = tokens[end - longest : end] != tokens[len(tokens) - longest :]
-        positions = np.flatnonzero(differs)
-        return int(longest - 1 - positions[-1]) if positions.size else longest
