@@ -208,8 +208,8 @@ class Generation:
         target, guard, policy, meter = self._target, self._guard, self._policy, Meter()
         _serving[target] = self._ticket
         try:
-            settled = int(self._pick(self._prefill()))
             policy.begin()
+            settled = int(self._pick(self._prefill()))
             while not self._ends_before(settled):
                 began = time.perf_counter()
                 self._lent[len(self.tokens)] = settled
@@ -239,7 +239,7 @@ class Generation:
 
                 rollback, draft_s = meter.take(), guard.take_seconds()
                 followed = (*drafted[:n_accepted], next_settled)
-                policy.learn(Outcome(followed, decode.wall_s, rollback.wall_s))
+                policy.learn(Outcome(followed, decode.wall_s, rollback.wall_s, target.n_pending))
                 decode += rollback
                 yield Step(
                     tokens=tuple(confirmed),
@@ -274,21 +274,34 @@ class Generation:
         self._rewind_to_prefix()
         self.n_reused = self.n_past
         self._guard.begin(self._history(self.n_prompt), self.n_past)
-        while True:
-            chunk = self.tokens[self.n_past : self.n_past + target.n_batch]
-            is_last = self.n_past + len(chunk) == self.n_prompt
-            rows = target.decode(chunk, n_rows=int(is_last))
-            self._guard.observe(chunk, self.n_past)
-            self.n_past += len(chunk)
-            if self._on_prefill is not None:
-                self._on_prefill(self.n_past, self.n_prompt)
-            if is_last:
-                break
+        calibration = self._policy.calibration(1 + self._width)
+        end = self.n_prompt - sum(calibration)
+        if self.n_past > end:
+            calibration, end = (), self.n_prompt
+        while self.n_past < end:
+            n = min(target.n_batch, end - self.n_past)
+            rows = self._read_prompt(n, n_rows=int(self.n_past + n == self.n_prompt))
+        times = []
+        for n in calibration:
+            began = time.perf_counter()
+            rows = self._read_prompt(n, n_rows=n)
+            times.append((n, time.perf_counter() - began))
+        self._policy.calibrate(times)
         self._prefilled_at = time.perf_counter()
         self.prefill_s = self._prefilled_at - started
         self._guard.take_seconds()
         last: npt.NDArray[np.float32] = rows[-1]
         return last
+
+    def _read_prompt(self, n: int, n_rows: int) -> npt.NDArray[np.float32]:
+        """Decode the next ``n`` tokens of the prompt; the last ``n_rows`` rows of logits."""
+        chunk = self.tokens[self.n_past : self.n_past + n]
+        rows = self._target.decode(chunk, n_rows)
+        self._guard.observe(chunk, self.n_past)
+        self.n_past += n
+        if self._on_prefill is not None:
+            self._on_prefill(self.n_past, self.n_prompt)
+        return rows
 
     def _rewind_to_prefix(self) -> None:
         try:

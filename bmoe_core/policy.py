@@ -19,11 +19,13 @@ class Outcome:
             the next settled token. At least one.
         decode_s: seconds of the target's decode and of choosing tokens from its rows.
         rollback_s: seconds to take back what was rejected.
+        n_pending: positions kept in that rollback which the next decode decodes again.
     """
 
     followed: Sequence[int]
     decode_s: float
     rollback_s: float
+    n_pending: int = 0
 
 
 class Policy(Protocol):
@@ -31,6 +33,16 @@ class Policy(Protocol):
 
     def begin(self) -> None:
         """A generation begins."""
+
+    def calibration(self, most: int) -> Sequence[int]:
+        """Numbers of positions, ``most`` at most, of decodes whose times are wanted beforehand.
+
+        The last tokens of the prompt are read in such decodes, if it is long enough. Empty: nothing
+        is wanted.
+        """
+
+    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+        """Learn from those decodes: the positions and the seconds of each."""
 
     def ask(self, room: int) -> int:
         """How many tokens to ask the source for, 0 to ``room``; 0: it is not asked."""
@@ -52,6 +64,13 @@ class VerifyAll:
 
     def begin(self) -> None:
         """Nothing is remembered."""
+
+    def calibration(self, most: int) -> Sequence[int]:
+        """Nothing is wanted."""
+        return ()
+
+    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+        """Nothing is learned."""
 
     def ask(self, room: int) -> int:
         """All the room there is."""

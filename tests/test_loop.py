@@ -165,12 +165,21 @@ class FixedGate:
 
     n_asked: int = 3
     n_verified: int = 3
+    widths: Sequence[int] = ()
     calls: list[str] = field(factory=list)
+    times: list[tuple[int, float]] = field(factory=list)
     rooms: list[int] = field(factory=list)
     outcomes: list[Outcome] = field(factory=list)
 
     def begin(self) -> None:
         self.calls.append("begin")
+
+    def calibration(self, most: int) -> Sequence[int]:
+        return self.widths
+
+    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+        self.calls.append("calibrate")
+        self.times += times
 
     def ask(self, room: int) -> int:
         self.calls.append("ask")
@@ -191,10 +200,26 @@ class TestGate:
     """The gate decides how many tokens are asked for, and how many verified."""
 
     def test_it_is_called_in_order_once_a_step(self) -> None:
-        """Begin after the prompt; ask, choose and learn around each decode."""
+        """Begin and calibrate around the prompt; ask, choose and learn around each decode."""
         gate = FixedGate()
         _, steps = run(FakeTarget(), n_predict=5, source=ScriptedSource(), gate=gate)
-        assert gate.calls == ["begin", *["ask", "choose", "learn"] * len(steps)]
+        assert gate.calls == ["begin", "calibrate", *["ask", "choose", "learn"] * len(steps)]
+
+    def test_the_end_of_the_prompt_is_read_in_the_widths_it_wants_to_know(self) -> None:
+        """Five tokens as two at once, then two and one that are timed; the source sees all."""
+        gate, target, source = FixedGate(widths=(2, 1)), FakeTarget(rule=count_up), ScriptedSource()
+        _, steps = run(target, prompt=[1, 2, 3, 4, 5], n_predict=1, source=source, gate=gate)
+        assert target.n_decoded[:3] == [2, 2, 1]
+        assert source.observed[:3] == [([1, 2], 0), ([3, 4], 2), ([5], 4)]
+        assert [n for n, seconds in gate.times if seconds > 0.0] == [2, 1]
+        assert steps[0].tokens == (6,)
+
+    def test_a_prompt_shorter_than_that_is_read_at_once(self) -> None:
+        """And nothing is timed."""
+        gate, target = FixedGate(widths=(3, 1)), FakeTarget(rule=count_up)
+        run(target, n_predict=1, source=ScriptedSource(), gate=gate)
+        assert target.n_decoded[0] == 3
+        assert gate.times == []
 
     def test_a_draft_is_cut_to_what_it_chooses(self) -> None:
         """Three tokens proposed, one of them verified, all in the step's count."""

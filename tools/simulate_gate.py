@@ -35,6 +35,7 @@ MACHINES = {
 SOURCES: dict[str, dict[str, Any]] = {
     "free": {},
     "free, replay": {"replay": 1.0},
+    "free, merged": {"merged": True},
     "costly, replay": {"draft_fixed": 0.02, "draft_each": 0.1, "replay": 1.0},
 }
 TEXTS: dict[str, Callable[[int, int], Text]] = {
@@ -255,6 +256,14 @@ class Timed:
     def begin(self) -> None:
         """See Policy."""
         self.gate.begin()
+
+    def calibration(self, most: int) -> Sequence[int]:
+        """See Policy."""
+        return self.gate.calibration(most)
+
+    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+        """See Policy."""
+        self.gate.calibrate(times)
 
     def ask(self, room: int) -> int:
         """See Policy."""

@@ -150,8 +150,8 @@ class Rig:
             n_ctx=self.n_ctx,
             max_draft=min(cell.draft, self.n_ctx),
             n_threads=self._plan.n_threads,
-            # Snapshots of long drafts slow every decode; a checkpoint costs a rejection alone.
-            rollback="checkpoint" if cell.draft > MAX_WIDTH else "snapshots",
+            # As `bmoe` does: snapshots slow every decode, the more the longer the drafts are.
+            rollback="checkpoint" if cell.gated or cell.draft > MAX_WIDTH else "snapshots",
             prepare=source.prepare_context if source else None,
             tap=tap,
         )

@@ -50,16 +50,20 @@ class DraftCosts:
         return self.seconds(min(rung, self._widest)) <= CHEAP * plain_s
 
     def seconds(self, rung: int) -> float:
-        """Expected seconds; in proportion to the tokens where that rung was never asked for."""
+        """Expected seconds; on a line through what is known where that rung was never asked for.
+
+        Where one rung is all that is known, as much as that: asking for more may cost nothing.
+        """
         known = self._seconds[rung]
         if known is not None:
             return known
-        nearest_first = [*range(rung - 1, 0, -1), *range(rung + 1, len(RUNGS))]
-        for other in nearest_first:
-            seconds: float | None = self._seconds[other]
-            if seconds is not None:
-                return seconds * RUNGS[rung] / RUNGS[other]
-        return 0.0
+        points = [(RUNGS[i], s) for i, s in enumerate(self._seconds) if s is not None]
+        if len(points) < 2:
+            return points[0][1] if points else 0.0
+        right = next((i for i, (n, _) in enumerate(points) if n > RUNGS[rung]), len(points) - 1)
+        (n_left, left_s), (n_right, right_s) = points[max(right - 1, 0)], points[max(right, 1)]
+        slope = max(right_s - left_s, 0.0) / (n_right - n_left)
+        return max(right_s + slope * (RUNGS[rung] - n_right), 0.0)
 
     def observe(self, rung: int, seconds: float, *, in_step: bool) -> None:
         """Learn from one asking.
@@ -92,6 +96,8 @@ class Asking:
 
     _gain: float = field(default=0.0, init=False)
     """Plain decodes that an asking brings, its own cost not counted."""
+    _cost: float = field(default=0.0, init=False)
+    """Plain decodes that the last one cost."""
     _wait: int = field(default=1, init=False)
     _n_unasked: int = field(default=1, init=False)
     _n_probes: int = field(default=N_PROBE, init=False)
@@ -100,6 +106,11 @@ class Asking:
     def in_step(self) -> bool:
         """Whether the source was asked in the last step too, and has nothing to catch up on."""
         return self._n_unasked == 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the source did not pay and the next probe is not due, whatever it costs now."""
+        return self._n_probes <= 0 and self._gain <= self._cost and self._n_unasked + 1 < self._wait
 
     def is_due(self, cost: float) -> bool:
         """Whether to ask now, at a cost of ``cost`` plain decodes."""
@@ -118,6 +129,7 @@ class Asking:
     def learn(self, cost: float, gain: float) -> None:
         """The source was asked: what that cost and is expected to bring, in plain decodes."""
         self._n_unasked = 0
+        self._cost = cost
         self._gain += (1.0 - GAIN_MEMORY) * (gain - self._gain)
         if self._gain > cost:
             self._wait = 1

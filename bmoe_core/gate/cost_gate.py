@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +10,10 @@ from attrs import define, field
 from bmoe_core.gate.allowance import Allowance
 from bmoe_core.gate.asking import CHEAP, Asking, DraftCosts
 from bmoe_core.gate.costs import OUTLIER, DecodeCosts
-from bmoe_core.gate.ladder import MAX_WIDTH, RUNG_OF, RUNGS, STRETCH_OF_RUNG
+from bmoe_core.gate.ladder import MAX_WIDTH, N_MORE, RUNG_OF, RUNGS, STRETCH_OF_RUNG
 from bmoe_core.gate.record import GateRecord
 from bmoe_core.gate.shadows import Shadows
+from bmoe_core.gate.stakes import AT_EASE, CAUTION, account_grows
 from bmoe_core.gate.survival import Survival
 from bmoe_core.policy import Outcome
 from bmoe_core.steps import NO_DRAFT, Draft
@@ -21,10 +21,16 @@ from bmoe_core.steps import NO_DRAFT, Draft
 MARGIN = 0.02
 """Share by which a step has to beat the plain rate, beside the doubt about that rate: the best of
 several estimates looks better than it is."""
+CALIBRATION = (4, 2, 1, 1, 1)
+"""Positions of the decodes that the end of the first prompt is read in: about three plain decodes
+more than to read it at once."""
+DEVIATIONS = 1.5
+"""Standard deviations below its estimate at which a plain decode is booked as a gain."""
 HOPELESS = 0.01
 """A chance below which further tokens are not looked at."""
-N_MORE = (0, *(after - before for before, after in itertools.pairwise(RUNGS)))
-"""Draft tokens that each rung has beyond the one below."""
+LITTLE = 0.02
+"""Plain decodes that asking for one more rung may cost where the source is asked anyway: the tokens
+tell how long its drafts stay right, verified or not."""
 FREE = (0.0,) * len(RUNGS)
 """What drafting costs once it is done."""
 
@@ -50,6 +56,7 @@ class CostGate:
     _draft_costs: DraftCosts = field(factory=DraftCosts, init=False)
     _asking: Asking = field(factory=Asking, init=False)
     _was_verify: bool = field(default=False, init=False)
+    _n_pending: int = field(default=0, init=False)
     # Of the step under way:
     _asked_rung: int = field(default=0, init=False)
     _is_cheap: bool = field(default=False, init=False)
@@ -68,12 +75,29 @@ class CostGate:
         self.allowance.begin()
         self._shadows.forget()
         self._was_verify = False
+        self._n_pending = 0
+
+    def calibration(self, most: int) -> Sequence[int]:
+        """A few decodes where nothing is known yet, wide ones first, which settle the buffers."""
+        is_known = self.costs.plain_s is not None
+        return () if is_known or most < max(CALIBRATION) else CALIBRATION
+
+    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+        """Learn what those took, the plain ones first: they are the unit of the others."""
+        for n_positions, seconds in sorted(times):
+            if n_positions == 1:
+                self.costs.observe_plain(seconds, undisturbed=False)
+            else:
+                self.costs.observe_verify(RUNG_OF[n_positions - 1], seconds)
 
     def ask(self, room: int) -> int:
         """How many tokens to ask for: all that cost next to nothing, or as many as should pay."""
         self._asked_rung, self._draft_charge = 0, 0.0
         plain_s = self.costs.plain_s
         if room < 1 or plain_s is None:
+            return 0
+        if not self._is_cheap and self._asking.is_waiting:
+            self._asking.skip()
             return 0
         drafts = self._draft_costs
         top = min(drafts.highest, RUNG_OF[min(room, MAX_WIDTH)])
@@ -87,12 +111,19 @@ class CostGate:
         return RUNGS[self._asked_rung]
 
     def _rung_worth_asking(self, top: int, plain_s: float) -> int:
-        """The best rung for a draft of average evidence, or 0: let the source be."""
+        """The rung to ask for: the best one for an average draft, or 0: let the source be."""
         draft_costs = [self._draft_costs.seconds(rung) / plain_s for rung in range(top + 1)]
-        by_stretch = self.survival.overall()
+        by_stretch = self.survival.average()
         chances = [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
         rung, _, _ = self._best_rung(chances, top, draft_costs, self._most())
-        return rung if rung and self._asking.is_due(draft_costs[rung]) else 0
+        if not rung and draft_costs[1] <= self.allowance.left:
+            # It cannot be verified, and is still worth a look now and then.
+            rung = 1
+        if not rung or not self._asking.is_due(draft_costs[rung]):
+            return 0
+        while rung < top and draft_costs[rung + 1] - draft_costs[rung] < LITTLE:
+            rung += 1
+        return rung
 
     def choose(self, draft: Draft, draft_s: float) -> int:
         """How many of the draft's tokens to verify; 0: it goes along as a shadow."""
@@ -103,11 +134,14 @@ class CostGate:
             self._charge_draft(draft_s)
         gain = 0.0
         if draft.tokens and self.costs.warm:
-            top = RUNG_OF[len(draft.tokens)]
             # What the draft cost is spent, whatever becomes of it.
             chances, most = self._chances(draft), self._most()
+            top = RUNG_OF[len(draft.tokens)]
             rung, rate, gain_of_rung = self._best_rung(chances, top, FREE, most)
-            if rate > 1.0 + MARGIN + self.costs.doubt:
+            affordable = self._affordable_rung(draft, rung)
+            if 0 < affordable < rung:
+                rung, rate, gain_of_rung = self._best_rung(chances, affordable, FREE, most)
+            if affordable and rate > 1.0 + MARGIN + self.costs.doubt:
                 self._rung, gain = rung, gain_of_rung
         if self._asked_rung:
             self._asking.learn(self._draft_charge, gain)
@@ -124,17 +158,30 @@ class CostGate:
         self._draft_charge = max(0.0, charge - CHEAP) if self._is_cheap else charge
         drafts.observe(rung, draft_s, in_step=in_step)
 
-    def _chances(self, draft: Draft) -> list[float]:
+    def _affordable_rung(self, draft: Draft, rung: int) -> int:
+        """The highest rung up to ``rung`` that is not too high a stake for the account."""
+        left = self.allowance.left - self._draft_charge
+        if left >= AT_EASE:
+            return rung
+        if left <= 0.0:
+            return 0
+        cautious = self._chances(draft, n_wrong=CAUTION)
+        while rung and not account_grows(left, cautious, rung, self.costs):
+            rung -= 1
+        return rung
+
+    def _chances(self, draft: Draft, n_wrong: float = 0.0) -> list[float]:
         """For each rung, the chance of a token that it has beyond the rung below.
 
         That is the chance that it is accepted if the tokens before it are; where a rung has several
-        more and each has its own evidence, the mean over those.
+        more and each has its own evidence, the mean over those. ``n_wrong`` wrong tokens are
+        imagined beside those seen.
         """
         evidence = draft.evidence
         if not isinstance(evidence, tuple):
-            by_stretch = self.survival.given(evidence)
+            by_stretch = self.survival.given(evidence, n_wrong)
             return [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
-        given = {value: self.survival.given(value) for value in set(evidence)}
+        given = {value: self.survival.given(value, n_wrong) for value in set(evidence)}
         chances = [1.0]
         for rung in range(1, RUNG_OF[len(evidence)] + 1):
             values = evidence[RUNGS[rung - 1] : RUNGS[rung]]
@@ -144,7 +191,7 @@ class CostGate:
 
     def _most(self) -> float:
         """What a step may cost that brings one token alone, as where nothing is accepted."""
-        return self.allowance.left - self._draft_charge + 1.0 - self.costs.replay
+        return self.allowance.left - self._draft_charge + 1.0 - self.costs.after_rejection(1)
 
     def _best_rung(
         self, chances: Sequence[float], top: int, draft_costs: Sequence[float], most: float
@@ -156,9 +203,9 @@ class CostGate:
         and of decoding anew what is kept, where a rejection needs that.
         """
         costs = self.costs
-        ratio, low, bound, replay = costs.ratio, costs.low, costs.bound, costs.replay
+        low, bound, rejects = costs.low, costs.bound, costs.merges or costs.replay > 0.0
         best, best_rate, best_gain = 0, 0.0, 0.0
-        survival, n_tokens, n_replayed = 1.0, 1.0, 0.0
+        survival, n_tokens, replayed = 1.0, 1.0, 0.0
         for rung in range(1, min(top, costs.highest) + 1):
             chance, n_more = chances[rung], N_MORE[rung]
             before = survival
@@ -166,9 +213,10 @@ class CostGate:
             lost = before - survival
             # chance + ... + chance^n_more, a geometric series unless the chance is 1.
             n_tokens += chance * lost / (1.0 - chance) if lost else before * n_more
-            n_replayed += lost * ratio[rung - 1]
+            if rejects:
+                replayed += lost * costs.after_rejection(rung)
             if bound[rung] + draft_costs[rung] <= most:
-                cost = draft_costs[rung] + low[rung] + replay * n_replayed
+                cost = draft_costs[rung] + low[rung] + replayed
                 if n_tokens > best_rate * cost:
                     best, best_rate, best_gain = rung, n_tokens / cost, n_tokens - cost
             if survival < HOPELESS:
@@ -185,11 +233,13 @@ class CostGate:
         booked, saved_s = -self._draft_charge, -self._draft_s
         # The decode after a verify decode may be slower for it, and is booked with it.
         if plain_s is not None and (rung or self._was_verify):
-            booked += n_tokens * (self.costs.mean - self.costs.doubt)
-            booked -= self.costs.charge(rung, n_kept, spent_s)
+            booked += n_tokens * (self.costs.mean - DEVIATIONS * self.costs.doubt)
+            booked -= self.costs.charge(rung, self._n_pending, n_kept, spent_s)
+            booked += self.costs.waiting(self._n_pending) - self.costs.waiting(outcome.n_pending)
             saved_s += n_tokens * plain_s - spent_s
         self.allowance.settle(n_tokens, booked)
         self._learn_costs(outcome, rung, n_kept)
+        self._n_pending = outcome.n_pending
         if self._draft.tokens:
             self._shadows.add(self._draft, declined=not rung)
         record.n_declined_rightly += self._shadows.compare(followed)
@@ -202,10 +252,14 @@ class CostGate:
         record.saved_s += saved_s
 
     def _learn_costs(self, outcome: Outcome, rung: int, n_kept: int | None) -> None:
-        if rung:
-            self.costs.observe_verify(rung, outcome.decode_s)
-            if n_kept is not None:
-                self.costs.observe_rollback(n_kept, outcome.rollback_s)
+        costs, n_more = self.costs, RUNGS[rung] + self._n_pending
+        costs.merges |= outcome.n_pending > 0
+        if n_more:
+            # With tokens decoded anew beside it was a wider decode, of a width that may be no rung.
+            if n_more <= MAX_WIDTH and RUNGS[RUNG_OF[n_more]] == n_more:
+                costs.observe_verify(RUNG_OF[n_more], outcome.decode_s)
+            if rung and n_kept is not None:
+                costs.observe_rollback(n_kept, outcome.rollback_s)
         else:
             self.costs.observe_plain(outcome.decode_s, undisturbed=not self._was_verify)
         self._was_verify = rung > 0

@@ -17,11 +17,14 @@ from bmoe_core.gate.ladder import RUNG_OF, RUNGS, growth
 OUTLIER = 2.0
 """A time is taken for at most this many times the expected one: if it is no accident, the
 expectation comes up to it within a few decodes."""
+ACCIDENT = 1.3
+"""A step is charged at most this many times what was expected. Accidents happen to plain decodes
+too, and one charged in full would spend the whole allowance."""
 N_WARM_UP = 3
 """Plain decodes, at least, before anything is judged; their median is the first level."""
 MAX_WARM_UP = 8
 """As many are taken where they are so noisy that the level is in doubt by more than WARM_DOUBT."""
-WARM_DOUBT = 0.08
+WARM_DOUBT = 0.05
 """The doubt about the level with which judging begins."""
 PRIOR_SLOPE = 0.4
 """Plain decodes that a further position is taken to cost before any width was tried: about that of
@@ -38,19 +41,26 @@ LEVEL_DRIFT = 0.01**2
 """Variance that the logarithm of the level gains with each decode: a context that grows."""
 LEVEL_JUMP = 0.1**2
 """Variance that it gains with a new generation, whose context is another one."""
-LEVEL_SHARE = 0.02
+LEVEL_SHARE = 0.025
 """Share of a well-known width's surprise that the level takes: drift while nothing is plain."""
 N_WELL_KNOWN = 8
 """Decodes after which a width is well known."""
 RATIO_PRIOR = 0.3**2
 """Variance of the logarithm of a ratio that was never measured."""
-RATIO_DRIFT = 0.015**2
+RATIO_DRIFT = 0.025**2
 """Variance that it gains with each decode of another width, so that a width which was unlucky
 looks worth another try after some hundred decodes."""
-BEYOND = 0.9
-"""What widths beyond the widest tried one are taken to cost, of what the line to it says: the cost
-of a mixture of experts, or of a GPU, rises less and less."""
-N_AGING = 64
+UNTRIED = 0.9
+"""What a width that was never tried may well cost, of what the line between its neighbours says."""
+OPTIMISM = 1.5
+"""Standard deviations below its estimate that a width may well cost: what is uncertain is tried."""
+SURPRISE = 1.5
+"""Standard deviations above its estimate that a width's time is taken for at most: an accident must
+not keep a width from being tried again."""
+FIRST_DOUBT = 0.25**2
+"""Variance beside the noise of the first decode of a width, which may have to build and allocate
+what later ones use."""
+N_AGING = 16
 """Decodes after which the ratios' variances are brought up to date."""
 
 
@@ -73,11 +83,12 @@ class DecodeCosts:
         mean: what a plain decode is charged on average, in those: above 1 by the tail, outliers
             being clipped in the same way as in :meth:`charge`.
         ratio: for each rung, the time of its decode in plain decodes.
-        low: what it may well cost: the same, less one standard deviation where it was measured.
+        low: what it may well cost: the same, less OPTIMISM standard deviations.
         bound: the same, and for rungs never tried an upper bound: to decode twice as many
             positions at once costs no more than two decodes.
         replay: seconds to take a rejection back, as a share of decoding anew what is kept: about
             1 where a target does that, about 0 where a memory can be cut.
+        merges: whether it decodes them anew along with the next decode instead.
     """
 
     plain_s: float | None = field(default=None, init=False)
@@ -87,6 +98,7 @@ class DecodeCosts:
     low: list[float] = field(init=False)
     bound: list[float] = field(init=False)
     replay: float = field(default=0.0, init=False)
+    merges: bool = field(default=False, init=False)
     _warm_up: list[float] = field(factory=list, init=False)
     _noise: float = field(default=FIRST_NOISE**2, init=False)
     _level_variance: float = field(default=FIRST_NOISE**2, init=False)
@@ -123,19 +135,38 @@ class DecodeCosts:
         """A new generation: its context is longer or shorter than the last one's."""
         self._level_variance += LEVEL_JUMP
 
-    def charge(self, rung: int, n_kept: int | None, seconds: float) -> float:
+    def waiting(self, n_pending: int) -> float:
+        """What tokens that wait to be decoded anew add to the next decode, in plain decodes."""
+        if not n_pending:
+            return 0.0
+        rung = RUNG_OF[n_pending]
+        if RUNGS[rung] == n_pending:
+            return self.ratio[rung] - 1.0
+        share = (n_pending - RUNGS[rung]) / (RUNGS[rung + 1] - RUNGS[rung])
+        return self.ratio[rung] + share * (self.ratio[rung + 1] - self.ratio[rung]) - 1.0
+
+    def after_rejection(self, rung: int) -> float:
+        """What it costs, in plain decodes, that the first wrong token is the last one of ``rung``.
+
+        Tokens before it are decoded anew: at once, or along with the next decode.
+        """
+        cost = self.replay * self.ratio[rung - 1]
+        return cost + self.ratio[rung] - 1.0 if self.merges else cost
+
+    def charge(self, rung: int, n_pending: int, n_kept: int | None, seconds: float) -> float:
         """The plain decodes that a step is charged for its time.
 
         Args:
             rung: of its decode.
+            n_pending: tokens that it decoded anew beside.
             n_kept: positions kept in the rollback after it, or None where there was none.
             seconds: of both.
         """
         assert self.plain_s is not None
-        expected = self.bound[rung]
+        expected = self.bound[rung] + self.waiting(n_pending)
         if n_kept is not None:
             expected += self.replay * self.ratio[RUNG_OF[n_kept - 1]]
-        return min(seconds / self.plain_s, OUTLIER * expected)
+        return min(seconds / self.plain_s, ACCIDENT * expected)
 
     def observe_plain(self, seconds: float, *, undisturbed: bool) -> None:
         """Learn from a plain decode.
@@ -176,15 +207,14 @@ class DecodeCosts:
         """Learn from a verify decode of ``rung`` that took ``seconds``, rollback not included."""
         assert self.plain_s is not None
         self._age()
-        surprise = _clipped(seconds / (self.plain_s * self.ratio[rung]))
         is_first = not self._n_seen[rung]
         self._n_seen[rung] += 1
         self._widest = max(self._widest, rung)
         variance = self._variances[rung]
-        gain = variance / (variance + self._noise)
-        if is_first and surprise > 1.0:
-            # A first decode of a width may build and allocate what later ones use.
-            gain *= 0.5
+        noise = self._noise + (FIRST_DOUBT if is_first else 0.0)
+        gain = variance / (variance + noise)
+        surprise = _clipped(seconds / (self.plain_s * self.ratio[rung]))
+        surprise = min(surprise, math.exp(SURPRISE * math.sqrt(variance + noise)))
         self.ratio[rung] *= surprise**gain
         self._variances[rung] = variance * (1.0 - gain)
         if self.ratio[rung] < 1.0:
@@ -215,7 +245,7 @@ class DecodeCosts:
                     self.low[rung] = self._likely_low(rung)
 
     def _likely_low(self, rung: int) -> float:
-        return max(self.ratio[rung] * math.exp(-math.sqrt(self._variances[rung])), 1.0)
+        return max(self.ratio[rung] * math.exp(-OPTIMISM * math.sqrt(self._variances[rung])), 1.0)
 
     def _update_tables(self, rung: int) -> None:
         """Derive from a ratio that changed those of its neighbours that were never measured."""
@@ -228,8 +258,6 @@ class DecodeCosts:
         if rung == self._widest:
             beyond = range(rung + 1, len(RUNGS))
             self._draw_line(0, rung, beyond, 2.0 * self.ratio[rung])
-            for wider in beyond:
-                self.low[wider] = max(BEYOND * self.ratio[wider], 1.0)
             return
         right = rung + 1
         while not seen[right]:
@@ -244,7 +272,7 @@ class DecodeCosts:
         slope = max(ratio[right] - ratio[left], 0.0) / (RUNGS[right] - RUNGS[left])
         for rung in rungs:
             ratio[rung] = ratio[left] + slope * (RUNGS[rung] - RUNGS[left])
-            self.low[rung] = ratio[rung]
+            self.low[rung] = max(UNTRIED * ratio[rung], 1.0)
             self.bound[rung] = max(ratio[rung], bound)
 
 

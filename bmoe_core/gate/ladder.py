@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-RUNGS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
+import itertools
+
+RUNGS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Draft tokens of each rung. Rung 0 is the plain decode.
 
 Fewer widths than there are token counts, so that each is measured often enough to be known. Between
@@ -10,6 +12,9 @@ Fewer widths than there are token counts, so that each is measured often enough 
 """
 
 MAX_WIDTH = RUNGS[-1]
+
+N_MORE = (0, *(after - before for before, after in itertools.pairwise(RUNGS)))
+"""Draft tokens that each rung has beyond the one below."""
 
 RUNG_OF = tuple(max(i for i, n in enumerate(RUNGS) if n <= tokens) for tokens in range(65))
 """The highest rung that a draft of so many tokens reaches, for 0 to 64 tokens."""

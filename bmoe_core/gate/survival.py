@@ -17,6 +17,8 @@ PRIOR = 0.7
 """Acceptance of a first token before anything was seen."""
 PRIOR_WEIGHT = 3.0
 """Tokens that the less specific estimate counts for in the more specific one."""
+GROUP_WEIGHT = 3.0
+"""Tokens, at most, that one value of the evidence counts for in the estimate for all of them."""
 MEMORY = 0.95
 """Weight that an older token keeps for each newer one: about the last 20 count."""
 MAX_EVIDENCE = 64
@@ -35,31 +37,46 @@ class Survival:
     """Learns how often a token follows its accepted predecessors.
 
     Three estimates of that chance, each the prior of the next: that of the stretch before, that of
-    the stretch, and that of the stretch with this evidence.
+    the stretch, and that of the stretch with this evidence. In the second one every value of the
+    evidence has about the same say, however often it was seen: it stands for values not seen yet,
+    and the commonest one does not.
     """
 
+    _by_token: Counts = field(init=False)
     _overall: Counts = field(init=False)
     _by_evidence: dict[Hashable, Counts] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._by_token = _no_counts()
         self._overall = _no_counts()
 
-    def overall(self) -> list[float]:
-        """For each stretch the chance of its next token, the evidence not being known."""
+    def average(self) -> list[float]:
+        """For each stretch the chance of its next token in the drafts that come."""
         chance, chances = PRIOR, []
-        for accepted, n in zip(*self._overall, strict=True):
+        for accepted, n in zip(*self._by_token, strict=True):
             chance = (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT)
             chances.append(chance)
         return chances
 
-    def given(self, evidence: Hashable) -> list[float]:
+    def overall(self, n_wrong: float = 0.0) -> list[float]:
+        """For each stretch the chance of its next token in a draft of unknown evidence.
+
+        ``n_wrong`` wrong tokens of each stretch are imagined beside those seen.
+        """
+        chance, chances = PRIOR, []
+        for accepted, n in zip(*self._overall, strict=True):
+            chance = (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT + n_wrong)
+            chances.append(chance)
+        return chances
+
+    def given(self, evidence: Hashable, n_wrong: float = 0.0) -> list[float]:
         """The same with an evidence, of the draft or of one token of it."""
         counts = self._by_evidence.get(evidence)
         if counts is None:
-            return self.overall()
+            return self.overall(n_wrong)
         chance, chances = PRIOR, []
         for all_accepted, all_n, accepted, n in zip(*self._overall, *counts, strict=True):
-            chance = (all_accepted + PRIOR_WEIGHT * chance) / (all_n + PRIOR_WEIGHT)
+            chance = (all_accepted + PRIOR_WEIGHT * chance) / (all_n + PRIOR_WEIGHT + n_wrong)
             chances.append((accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT))
         return chances
 
@@ -73,27 +90,37 @@ class Survival:
             then_wrong: the next one was not.
         """
         counts = self._by_evidence.get(evidence)
-        if counts is None and len(self._by_evidence) < MAX_EVIDENCE:
-            counts = self._by_evidence[evidence] = _no_counts()
-        for accepted, n in (self._overall,) if counts is None else (self._overall, counts):
-            _count(accepted, n, index, n_right, then_wrong)
+        if counts is None:
+            counts = _no_counts()
+            if len(self._by_evidence) < MAX_EVIDENCE:
+                self._by_evidence[evidence] = counts
+        while n_right:
+            stretch = STRETCH_OF[index]
+            run = min(n_right, LAST_DEPTHS[stretch] - index)
+            self._count(counts, stretch, _WEIGHT[run], _SUM[run], _SUM[run])
+            index += run
+            n_right -= run
+        if then_wrong:
+            self._count(counts, STRETCH_OF[index], MEMORY, 0.0, 1.0)
+
+    def _count(
+        self, counts: Counts, stretch: int, kept: float, n_accepted: float, n_more: float
+    ) -> None:
+        accepted, n = self._by_token
+        accepted[stretch] = accepted[stretch] * kept + n_accepted
+        n[stretch] = n[stretch] * kept + n_more
+        accepted, n = counts
+        all_accepted, all_n = self._overall
+        said = min(n[stretch], GROUP_WEIGHT)
+        if said:
+            all_accepted[stretch] -= said * accepted[stretch] / n[stretch]
+            all_n[stretch] -= said
+        accepted[stretch] = accepted[stretch] * kept + n_accepted
+        n[stretch] = n[stretch] * kept + n_more
+        said = min(n[stretch], GROUP_WEIGHT)
+        all_accepted[stretch] += said * accepted[stretch] / n[stretch]
+        all_n[stretch] += said
 
 
 def _no_counts() -> Counts:
     return [0.0] * len(LAST_DEPTHS), [0.0] * len(LAST_DEPTHS)
-
-
-def _count(
-    accepted: list[float], n: list[float], index: int, n_right: int, then_wrong: bool
-) -> None:
-    while n_right:
-        stretch = STRETCH_OF[index]
-        run = min(n_right, LAST_DEPTHS[stretch] - index)
-        accepted[stretch] = accepted[stretch] * _WEIGHT[run] + _SUM[run]
-        n[stretch] = n[stretch] * _WEIGHT[run] + _SUM[run]
-        index += run
-        n_right -= run
-    if then_wrong:
-        stretch = STRETCH_OF[index]
-        accepted[stretch] *= MEMORY
-        n[stretch] = n[stretch] * MEMORY + 1.0

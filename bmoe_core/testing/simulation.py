@@ -17,6 +17,9 @@ from bmoe_core.policy import Outcome, Policy
 from bmoe_core.steps import NO_DRAFT, Draft
 from bmoe_core.testing.texts import Text
 
+MOST_PENDING = 16
+"""Tokens that wait to be decoded anew; more are at once."""
+
 Curve = Callable[[int], float]
 """The cost of a decode of so many positions, in decodes of one."""
 
@@ -28,7 +31,7 @@ def flat(positions: int) -> float:
 
 def steep(positions: int) -> float:
     """A small model on two cores, as measured at 1, 2, 4, 8 and 16 positions, and extended."""
-    points = ((1, 1.0), (2, 1.6), (4, 2.4), (8, 3.8), (16, 7.0), (65, 27.0))
+    points = ((1, 1.0), (2, 1.6), (4, 2.4), (8, 3.8), (16, 7.0), (65, 27.0), (97, 40.0))
     for (left, low), (right, high) in itertools.pairwise(points):
         if positions <= right:
             return low + (high - low) * (positions - left) / (right - left)
@@ -53,6 +56,7 @@ class Machine:
         plain_s: seconds of a plain decode at the beginning.
         drift: share that it gains with each token, as a context grows.
         replay: the share of decoding the kept tokens anew that a rollback costs.
+        merged: the kept tokens are decoded anew along with the next ones instead.
         draft_fixed: plain decodes that asking for a draft costs whatever its length.
         draft_each: plain decodes that each token asked for adds.
         noise: standard deviation of the logarithm of a measured time.
@@ -64,6 +68,7 @@ class Machine:
     plain_s: float = 0.01
     drift: float = 0.0
     replay: float = 0.0
+    merged: bool = False
     draft_fixed: float = 0.001
     draft_each: float = 0.0
     noise: float = 0.15
@@ -100,11 +105,14 @@ def simulate(
 ) -> Run:
     """Run a policy over a text, as the loop would."""
     clock = _Clock(machine, random.Random(seed))
-    position, cost, plain_cost = 0, 0.0, 0.0
+    position, n_pending, cost, plain_cost = 0, 0, 0.0, 0.0
     trace: list[tuple[int, float, int]] = []
     by_regime: dict[str, tuple[int, float]] = {}
     regimes = getattr(text, "regimes", None)
     policy.begin()
+    policy.calibrate(
+        [(n, clock.measure_decode(machine.curve(n), n)) for n in policy.calibration(1 + room)]
+    )
     while position < n_tokens:
         slow = 1.0 + machine.drift * position
         n_asked = policy.ask(room)
@@ -115,15 +123,22 @@ def simulate(
         n_verified = policy.choose(draft, clock.measure(draft_cost * slow))
         n_accepted = text.accept(draft, n_verified) if n_verified else 0
         followed = text.follow(position, 1 + n_accepted)
-        decode_cost = machine.curve(1 + n_verified)
+        n_decoded = n_pending + 1 + n_verified
+        decode_cost = machine.curve(n_decoded)
         rollback_cost = 0.0
+        n_kept, n_pending = n_pending + 1 + n_accepted, 0
         if n_accepted < n_verified:
-            rollback_cost = machine.replay * machine.curve(1 + n_accepted)
+            rollback_cost = machine.replay * machine.curve(n_kept)
+            if machine.merged:
+                n_pending = n_kept
+                if n_pending > MOST_PENDING:
+                    rollback_cost, n_pending = machine.curve(n_kept), 0
         policy.learn(
             Outcome(
                 followed,
-                clock.measure_decode(decode_cost * slow, n_verified),
+                clock.measure_decode(decode_cost * slow, n_decoded),
                 clock.measure(rollback_cost * slow),
+                n_pending,
             )
         )
         spent = (draft_cost + decode_cost + rollback_cost) * slow
@@ -146,6 +161,13 @@ class FixedWidth:
 
     def begin(self) -> None:
         """Nothing is remembered."""
+
+    def calibration(self, most: int) -> Sequence[int]:
+        """Nothing is wanted."""
+        return ()
+
+    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+        """Nothing is learned."""
 
     def ask(self, room: int) -> int:
         """The width."""
@@ -174,7 +196,7 @@ class _Clock:
             factor *= 5.0
         return cost * factor * machine.plain_s
 
-    def measure_decode(self, cost: float, n_verified: int) -> float:
-        factor = 1.0 if n_verified in self._seen else self.machine.first
-        self._seen.add(n_verified)
+    def measure_decode(self, cost: float, n_positions: int) -> float:
+        factor = 1.0 if n_positions in self._seen else self.machine.first
+        self._seen.add(n_positions)
         return factor * self.measure(cost)

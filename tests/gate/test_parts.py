@@ -13,6 +13,7 @@ from bmoe_core.gate.costs import DecodeCosts
 from bmoe_core.gate.ladder import LAST_DEPTHS, RUNG_OF, RUNGS, STRETCH_OF_RUNG, growth
 from bmoe_core.gate.record import GateRecord
 from bmoe_core.gate.shadows import Shadows
+from bmoe_core.gate.stakes import account_grows
 from bmoe_core.gate.survival import Survival
 
 
@@ -32,12 +33,12 @@ class TestLadder:
         assert RUNGS[RUNG_OF[n_tokens]] == n_verified
 
     def test_growth_doubles_the_positions_at_most(self) -> None:
-        """From the plain decode to 64 draft tokens in six steps."""
+        """From the plain decode to 64 draft tokens in seven steps."""
         rung, widths = 0, []
         while RUNGS[rung] < 64:
             rung = growth(rung)
             widths.append(RUNGS[rung])
-        assert widths == [1, 3, 7, 12, 24, 48, 64]
+        assert widths == [1, 3, 6, 12, 24, 48, 64]
 
     def test_a_rung_lies_in_one_stretch(self) -> None:
         """The tokens that it adds are all of one stretch, so one chance stands for them."""
@@ -48,11 +49,19 @@ class TestLadder:
 
 
 class TestAllowance:
-    def test_every_token_pays_in_a_share(self) -> None:
-        """Half a plain decode lost with one token leaves 1.25 + 0.006 - 0.5."""
+    def test_every_token_pays_in_a_little(self) -> None:
+        """Half a plain decode lost with one token leaves 2.5 + 0.002 - 0.5."""
         allowance = Allowance()
         allowance.settle(1, -0.5)
-        assert allowance.left == pytest.approx(0.756)
+        assert allowance.left == pytest.approx(2.002)
+
+    @pytest.mark.parametrize(("n_tokens", "granted"), [(200, 2.9), (312, 3.124), (1000, 10.0)])
+    def test_a_long_text_may_lose_one_percent(self, n_tokens: int, granted: float) -> None:
+        """From 313 tokens on that is more than 2.5 and 0.002 a token."""
+        allowance = Allowance()
+        for _ in range(n_tokens):
+            allowance.settle(1, 0.0)
+        assert allowance.left == pytest.approx(granted, abs=0.01)
 
     def test_gains_are_kept_up_to_a_bound(self) -> None:
         """However much was won, 32 plain decodes are all that may be lost again."""
@@ -65,19 +74,33 @@ class TestAllowance:
         allowance = Allowance()
         allowance.settle(1, 20.0)
         allowance.begin()
-        assert allowance.left == 1.25
-        allowance.settle(1, -2.0)
+        assert allowance.left == 2.5
+        allowance.settle(1, -4.0)
         allowance.begin()
-        assert allowance.left == pytest.approx(-0.744)
+        assert allowance.left == pytest.approx(-1.498)
 
 
 class TestDraftCosts:
-    def test_a_rung_never_asked_for_costs_in_proportion(self) -> None:
-        """Four tokens at 2 ms make eight cost 4 ms and two 1 ms."""
+    def test_the_first_known_rung_stands_for_all(self) -> None:
+        """Four tokens at 2 ms: eight may cost no more, and it has to be tried to know."""
         costs = DraftCosts()
-        costs.observe(4, 0.002, in_step=True)
-        assert costs.seconds(8) == pytest.approx(0.004)
-        assert costs.seconds(2) == pytest.approx(0.001)
+        costs.observe(RUNG_OF[4], 0.002, in_step=True)
+        assert costs.seconds(RUNG_OF[8]) == costs.seconds(RUNG_OF[1]) == 0.002
+
+    @pytest.mark.parametrize(("n_tokens", "seconds"), [(1, 0.0015), (3, 0.0025), (8, 0.005)])
+    def test_rungs_never_asked_for_lie_on_a_line(self, n_tokens: int, seconds: float) -> None:
+        """Two tokens at 2 ms and four at 3 ms: each token is 0.5 ms."""
+        costs = DraftCosts()
+        costs.observe(RUNG_OF[4], 0.003, in_step=True)
+        costs.observe(RUNG_OF[2], 0.002, in_step=True)
+        assert costs.seconds(RUNG_OF[n_tokens]) == pytest.approx(seconds)
+
+    def test_a_rung_between_two_lies_between(self) -> None:
+        """1, 2 and 8 tokens at 1, 2 and 5 ms: four cost 3 ms."""
+        costs = DraftCosts()
+        for n_tokens, seconds in ((1, 0.001), (2, 0.002), (8, 0.005)):
+            costs.observe(RUNG_OF[n_tokens], seconds, in_step=True)
+        assert costs.seconds(RUNG_OF[4]) == pytest.approx(0.003)
 
     def test_catching_up_is_not_the_cost_of_drafting(self) -> None:
         """What the first asking took stands only until one in step is known."""
@@ -166,13 +189,13 @@ class TestDecodeCosts:
     def test_widths_between_and_beyond_follow_from_measured_ones(self) -> None:
         """On the line between two, and on the line from the plain decode; never below a plain one.
 
-        Two positions at 1.6 and four at 2.4 make three 2.0, and eight 1 + 7 (2.4 - 1) / 3."""
+        Two positions at 1.6 and four at 2.4 make three 2.0, and nine 1 + 8 (2.4 - 1) / 3."""
         costs = warm_costs()
         for _ in range(300):
             costs.observe_verify(1, 0.016)
             costs.observe_verify(3, 0.024)
         assert costs.ratio[1:4] == pytest.approx([1.6, 2.0, 2.4], rel=0.03)
-        assert costs.ratio[7] == pytest.approx(1 + 7 * 1.4 / 3, rel=0.03)
+        assert costs.ratio[RUNG_OF[8]] == pytest.approx(1 + 8 * 1.4 / 3, rel=0.03)
         assert min(costs.low) >= 1.0
 
     def test_a_wider_decode_is_bounded_by_two_of_the_widest(self) -> None:
@@ -247,7 +270,52 @@ class TestDecodeCosts:
         costs.observe_verify(1, 0.016)
         costs.observe_rollback(1, 0.01)
         assert costs.replay == pytest.approx(1.0)
-        assert costs.charge(1, 1, 1.0) == pytest.approx(2 * (costs.ratio[1] + 1.0))
+        assert costs.charge(1, 0, 1, 1.0) == pytest.approx(1.3 * (costs.ratio[1] + 1.0))
+
+    def test_a_target_that_replays_along_with_the_next_decode(self) -> None:
+        """One token that waits costs what a second position does, two what a third does more.
+
+        A rejection of the first draft token leaves one waiting, the settled one."""
+        costs = warm_costs()
+        costs.merges = True
+        for _ in range(100):
+            costs.observe_verify(1, 0.016)
+            costs.observe_verify(3, 0.024)
+        assert costs.waiting(0) == 0.0
+        assert costs.waiting(1) == pytest.approx(0.6, rel=0.05)
+        assert costs.waiting(2) == pytest.approx(1.0, rel=0.05)
+        assert costs.after_rejection(1) == costs.waiting(1)
+
+    def test_tokens_that_wait_between_two_rungs(self) -> None:
+        """Ten lie half-way between 8 and 12."""
+        costs = warm_costs()
+        eight, twelve = costs.waiting(8), costs.waiting(12)
+        assert costs.waiting(10) == pytest.approx((eight + twelve) / 2)
+
+
+class TestStakes:
+    """A draft of one token at 1.6 plain decodes wins 0.4, or loses 0.6."""
+
+    def grows(self, left: float, chance: float) -> bool:
+        costs = warm_costs()
+        for _ in range(100):
+            costs.observe_verify(1, 0.016)
+        return account_grows(left, [1.0, chance], 1, costs)
+
+    def test_what_gains_on_average_may_still_be_too_high_a_stake(self) -> None:
+        """At 0.65 the mean gain is +0.05, and of 1 plain decode it is refused.
+
+        0.65 log 1.4 + 0.35 log 0.4 is -0.10; of 10 it is 0.65 log 1.04 + 0.35 log 0.94, +0.004."""
+        assert not self.grows(1.0, 0.65)
+        assert self.grows(10.0, 0.65)
+
+    def test_a_sure_draft_may_stake_nearly_everything(self) -> None:
+        """0.99 log 1.57 + 0.01 log 0.14 is +0.43, with 0.7 in the account."""
+        assert self.grows(0.7, 0.99)
+
+    def test_nothing_is_staked_that_is_not_there(self) -> None:
+        """Of 0.5 plain decodes 0.6 cannot be lost."""
+        assert not self.grows(0.5, 1.0)
 
 
 class TestSurvival:
@@ -271,6 +339,23 @@ class TestSurvival:
         assert survival.given(12)[0] > 0.9
         assert survival.given(3)[0] < 0.1
         assert survival.given("never seen") == survival.overall()
+
+    def test_an_evidence_never_seen_is_what_the_kinds_are_on_average(self) -> None:
+        """A thousand right tokens of one kind and three wrong ones of another: each kind has a say
+        of three tokens, so (3 + 3 x 0.7) / (3 + 3 + 3)."""
+        survival = Survival()
+        for _ in range(1000):
+            survival.record(12, 0, 1, then_wrong=False)
+        for _ in range(3):
+            survival.record(3, 0, 0, then_wrong=True)
+        assert survival.overall()[0] == pytest.approx(5.1 / 9, abs=0.02)
+        assert survival.average()[0] == pytest.approx((20 * 0.95**3 + 2.1) / 23)
+
+    def test_imagined_wrong_tokens_make_it_cautious(self) -> None:
+        """After one right token (1 + 3 x 0.7) / (1 + 3 + 2)."""
+        survival = Survival()
+        survival.record(5, 0, 1, then_wrong=False)
+        assert survival.overall(n_wrong=2.0)[0] == pytest.approx(3.1 / 6)
 
     def test_a_run_counts_as_its_tokens_one_by_one(self) -> None:
         """Ten accepted tokens and a wrong one, at once and singly, leave the same estimates."""

@@ -17,6 +17,7 @@ MACHINES = {"flat": flat, "steep": steep, "mixture": mixture}
 SOURCES: dict[str, dict[str, float]] = {
     "free": {},
     "free, replay": {"replay": 1.0},
+    "free, merged": {"merged": True},
     "costly, replay": {"draft_fixed": 0.02, "draft_each": 0.1, "replay": 1.0},
     "dear": {"draft_fixed": 0.1, "draft_each": 0.4},
 }
@@ -95,12 +96,12 @@ def test_a_flat_machine_is_used_to_its_width() -> None:
 
 
 def test_what_a_gate_loses_does_not_grow_with_the_text() -> None:
-    """Over 5000 tokens of an adversary it stays within 1.25 plain decodes and 0.6%.
+    """Over 5000 tokens of an adversary it stays within 1%.
 
     A quarter is allowed for what is measured wrongly."""
     machine = Machine(curve=steep, noise=0.05, outliers=0.003)
     run = simulate(CostGate(), Adversary(), machine, 5000)
-    assert run.cost - run.plain_cost < 1.25 * (1.25 + 0.006 * 5000)
+    assert run.cost - run.plain_cost < 1.25 * 0.01 * 5000
 
 
 def test_a_machine_that_gets_slower_is_followed() -> None:
