@@ -261,7 +261,7 @@ class CostGate:
             if rung and n_kept is not None:
                 costs.observe_rollback(n_kept, outcome.rollback_s)
         else:
-            self.costs.observe_plain(outcome.decode_s, undisturbed=not self._was_verify)
+            costs.observe_plain(outcome.decode_s, undisturbed=not self._was_verify)
         self._was_verify = rung > 0
 
     def to_dict(self) -> dict[str, Any]:

@@ -80,8 +80,8 @@ class DecodeCosts:
         plain_s: seconds of a plain decode; None before the first. The middle of its distribution,
             which has a tail.
         warm: whether enough plain decodes were seen to judge anything by.
-        mean: what a plain decode is charged on average, in those: above 1 by the tail, outliers
-            being clipped in the same way as in :meth:`charge`.
+        mean: what a plain decode takes on average, in those: above 1 by the tail, of which one
+            decode counts for OUTLIER at most.
         ratio: for each rung, the time of its decode in plain decodes.
         low: what it may well cost: the same, less OPTIMISM standard deviations.
         bound: the same, and for rungs never tried an upper bound: to decode twice as many
@@ -137,8 +137,6 @@ class DecodeCosts:
 
     def waiting(self, n_pending: int) -> float:
         """What tokens that wait to be decoded anew add to the next decode, in plain decodes."""
-        if not n_pending:
-            return 0.0
         rung = RUNG_OF[n_pending]
         if RUNGS[rung] == n_pending:
             return self.ratio[rung] - 1.0

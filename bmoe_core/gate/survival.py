@@ -52,33 +52,25 @@ class Survival:
 
     def average(self) -> list[float]:
         """For each stretch the chance of its next token in the drafts that come."""
-        chance, chances = PRIOR, []
-        for accepted, n in zip(*self._by_token, strict=True):
-            chance = (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT)
-            chances.append(chance)
-        return chances
+        return _shrunk(self._by_token)
 
     def overall(self, n_wrong: float = 0.0) -> list[float]:
         """For each stretch the chance of its next token in a draft of unknown evidence.
 
         ``n_wrong`` wrong tokens of each stretch are imagined beside those seen.
         """
-        chance, chances = PRIOR, []
-        for accepted, n in zip(*self._overall, strict=True):
-            chance = (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT + n_wrong)
-            chances.append(chance)
-        return chances
+        return _shrunk(self._overall, n_wrong)
 
     def given(self, evidence: Hashable, n_wrong: float = 0.0) -> list[float]:
         """The same with an evidence, of the draft or of one token of it."""
         counts = self._by_evidence.get(evidence)
         if counts is None:
             return self.overall(n_wrong)
-        chance, chances = PRIOR, []
-        for all_accepted, all_n, accepted, n in zip(*self._overall, *counts, strict=True):
-            chance = (all_accepted + PRIOR_WEIGHT * chance) / (all_n + PRIOR_WEIGHT + n_wrong)
-            chances.append((accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT))
-        return chances
+        chances = zip(self.overall(n_wrong), *counts, strict=True)
+        return [
+            (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT)
+            for chance, accepted, n in chances
+        ]
 
     def record(self, evidence: Hashable, index: int, n_right: int, *, then_wrong: bool) -> None:
         """Learn the fate of tokens of a draft, all those before them being accepted.
@@ -106,20 +98,28 @@ class Survival:
     def _count(
         self, counts: Counts, stretch: int, kept: float, n_accepted: float, n_more: float
     ) -> None:
-        accepted, n = self._by_token
-        accepted[stretch] = accepted[stretch] * kept + n_accepted
-        n[stretch] = n[stretch] * kept + n_more
-        accepted, n = counts
-        all_accepted, all_n = self._overall
-        said = min(n[stretch], GROUP_WEIGHT)
-        if said:
-            all_accepted[stretch] -= said * accepted[stretch] / n[stretch]
-            all_n[stretch] -= said
-        accepted[stretch] = accepted[stretch] * kept + n_accepted
-        n[stretch] = n[stretch] * kept + n_more
-        said = min(n[stretch], GROUP_WEIGHT)
-        all_accepted[stretch] += said * accepted[stretch] / n[stretch]
-        all_n[stretch] += said
+        self._have_a_say(counts, stretch, -1.0)
+        for accepted, n in (self._by_token, counts):
+            accepted[stretch] = accepted[stretch] * kept + n_accepted
+            n[stretch] = n[stretch] * kept + n_more
+        self._have_a_say(counts, stretch, 1.0)
+
+    def _have_a_say(self, counts: Counts, stretch: int, sign: float) -> None:
+        """Add what one evidence says to the estimate for all of them, or take it out again."""
+        (accepted, n), (all_accepted, all_n) = counts, self._overall
+        if n[stretch]:
+            said = sign * min(n[stretch], GROUP_WEIGHT)
+            all_accepted[stretch] += said * accepted[stretch] / n[stretch]
+            all_n[stretch] += said
+
+
+def _shrunk(counts: Counts, n_wrong: float = 0.0) -> list[float]:
+    """For each stretch the chance of its next token, that of the stretch before being its prior."""
+    chance, chances = PRIOR, []
+    for accepted, n in zip(*counts, strict=True):
+        chance = (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT + n_wrong)
+        chances.append(chance)
+    return chances
 
 
 def _no_counts() -> Counts:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from attrs import define, field, frozen
 
-from bmoe_core.policy import Outcome, Policy
-from bmoe_core.steps import NO_DRAFT, Draft
+from bmoe_core.policy import Outcome, Policy, VerifyAll
+from bmoe_core.steps import NO_DRAFT
 from bmoe_core.testing.texts import Text
 
 MOST_PENDING = 16
@@ -154,31 +154,14 @@ def simulate(
 
 
 @define(eq=False)
-class FixedWidth:
+class FixedWidth(VerifyAll):
     """Verifies every draft of up to ``width`` tokens, as ``--draft N --gate off`` does."""
 
     width: int
 
-    def begin(self) -> None:
-        """Nothing is remembered."""
-
-    def calibration(self, most: int) -> Sequence[int]:
-        """Nothing is wanted."""
-        return ()
-
-    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
-        """Nothing is learned."""
-
     def ask(self, room: int) -> int:
         """The width."""
         return min(self.width, room)
-
-    def choose(self, draft: Draft, draft_s: float) -> int:
-        """The whole draft."""
-        return len(draft.tokens)
-
-    def learn(self, outcome: Outcome) -> None:
-        """Nothing is learned."""
 
 
 @define(eq=False)
