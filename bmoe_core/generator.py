@@ -6,11 +6,11 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bmoe_core.answer import Answer
 from bmoe_core.answer_text import AnswerText
+from bmoe_core.closing import Closing
 from bmoe_core.errors import PromptTooLongError, UsageError, summarize
 from bmoe_core.loop import DEFAULT_WIDTH, Pick, argmax, generate
 from bmoe_core.policy import Policy
@@ -22,7 +22,7 @@ from bmoe_core.target.model import LlamaModel
 from bmoe_core.target.sampler import Sampler
 
 
-class Generator:
+class Generator(Closing):
     """Answers prompts, one at a time, and keeps what one answer leaves for the next.
 
     Where a prompt begins with tokens that the context holds already, those are not decoded again.
@@ -226,17 +226,6 @@ class Generator:
         if self._last is not None:
             self._last.end()
         self._resources.close()
-
-    def __enter__(self) -> Generator:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _opened(source: str | object | None, options: Mapping[str, Any] | None) -> OpenSource | None:

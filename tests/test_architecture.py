@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "available": set(),
     "bench": {
         *("arguments", "errors", "files", "gate", "guard", "hookspecs", "interrupts", "limits"),
-        *("loop", "models"),
+        *("closing", "loop", "models"),
         *("options", "routing", "sources", "steps", "target", "telemetry"),
     },
     "chat": {"answer", "errors", "generator", "target"},
@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
         *("models", "moe", "new_source", "routing", "sampling", "sources", "steps", "target"),
         "telemetry",
     },
+    "closing": set(),
     "console": {"errors"},
     "csv_log": {"files", "footprint", "routing", "steps", "telemetry"},
     "errors": set(),
@@ -54,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     "gate": {"policy", "steps"},
     "generator": {
         *("answer", "answer_text", "errors", "loop", "policy", "sampling", "sources", "steps"),
-        "target",
+        *("closing", "target"),
     },
     "guard": {"errors", "steps"},
     "hookspecs": {"steps", "target.protocol"},
@@ -64,7 +65,7 @@ ALLOWED: dict[str, set[str]] = {
     "loop": {"errors", "guard", "meter", "policy", "steps"},
     "meter": set(),
     "models": set(),
-    "moe": {"errors", "routing"},
+    "moe": {"closing", "errors", "routing"},
     "moe.options": {"errors", "moe.table", "routing.cache"},
     "new_source": {"errors", "sources"},
     "options": {"errors"},
@@ -74,7 +75,7 @@ ALLOWED: dict[str, set[str]] = {
     "sampling": {"errors"},
     "sources": {"errors", "hookspecs", "options", "requirements", "target.protocol"},
     "steps": {"meter"},
-    "target": {"errors", "limits", "sampling"},
+    "target": {"closing", "errors", "limits", "sampling"},
     "target.protocol": set(),
     "telemetry": {"footprint", "meter", "steps"},
     "testing": {

@@ -14,7 +14,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Protocol
 
 from attrs import define, field
@@ -24,6 +23,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from bmoe_core.bench.plan import LLAMA_CPP_PYTHON, LLAMA_SERVER, Cell, Plan
 from bmoe_core.bench.prompts import Prompt
 from bmoe_core.bench.runs import Run
+from bmoe_core.closing import Closing
 from bmoe_core.errors import PeerError, summarize
 
 START_S = 120.0
@@ -45,7 +45,7 @@ class _Rig(Protocol):
 
 
 @define(eq=False)
-class Peers:
+class Peers(Closing):
     """Runs the cells of other programs; each is started at its first run and kept.
 
     Attributes:
@@ -102,17 +102,6 @@ class Peers:
             for peer in self._started.values():
                 stack.callback(peer.close)
             self._started.clear()
-
-    def __enter__(self) -> Peers:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class _Python:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from bmoe_core.bench.plan import ORACLE, SYNTHETIC, Cell, Plan
 from bmoe_core.bench.prompts import Prompt
 from bmoe_core.bench.reference import HindsightSource, OracleSource, SyntheticSource
 from bmoe_core.bench.runs import Run, StepTimes, bmoe_run
+from bmoe_core.closing import Closing
 from bmoe_core.errors import PromptTooLongError, SourceError
 from bmoe_core.gate import CostGate
 from bmoe_core.loop import MAX_WIDTH, generate
@@ -65,7 +65,7 @@ class _Bay:
         self.target.close()
 
 
-class Rig:
+class Rig(Closing):
     """Runs cells on one loaded model.
 
     A context is made for each source, width and set of options, and kept: what differs between two
@@ -307,14 +307,3 @@ class Rig:
         for bay in self._bays.values():
             bay.close()
         self.model.close()
-
-    def __enter__(self) -> Rig:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -11,12 +11,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 from llama_cpp import llama_cpp
 
+from bmoe_core.closing import Closing
 from bmoe_core.errors import StreamingUnsupportedError
 from bmoe_core.moe.lanes import Lanes
 from bmoe_core.moe.mapping import MAPS, Mapped, drop_from_page_cache, find_mappings, let_go, warm
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @define(eq=False)
-class ExpertStream:
+class ExpertStream(Closing):
     """The streamed experts of one model; a stage of :class:`bmoe_core.routing.tap.RouterTap`.
 
     Open it before the model is loaded, load the model with its :meth:`prepare_model`, then
@@ -224,17 +224,6 @@ class ExpertStream:
             self._model.close()
             self._model = None
         self.store.close()
-
-    def __enter__(self) -> ExpertStream:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _check_system() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import psutil
 from llama_cpp import llama_cpp
 
+from bmoe_core.closing import Closing
 from bmoe_core.errors import (
     ContextError,
     DecodeError,
@@ -59,7 +59,7 @@ class DecodeTap(Protocol):
         """Entered around each decode of the target; may raise when it is left."""
 
 
-class LlamaTarget:
+class LlamaTarget(Closing):
     """One llama.cpp context over a model, holding one sequence.
 
     Logits are asked for at the positions that need them only, never for a whole prompt.
@@ -324,17 +324,6 @@ class LlamaTarget:
             self._closed = True
             llama_cpp.llama_batch_free(self._batch)
             llama_cpp.llama_free(self._ctx)
-
-    def __enter__(self) -> LlamaTarget:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _settle_width(params: Any, max_draft: int, keeps_snapshots: bool) -> int:

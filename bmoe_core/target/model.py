@@ -10,11 +10,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from llama_cpp import llama_cpp
 
+from bmoe_core.closing import Closing
 from bmoe_core.errors import ModelError, ModelFileError
 from bmoe_core.target import log
 
@@ -24,7 +24,7 @@ Prepare = Callable[[Any], None]
 """Sets fields of a llama.cpp parameter structure before it is used."""
 
 
-class LlamaModel:
+class LlamaModel(Closing):
     """A loaded model: weights and vocabulary, which several targets may share.
 
     Attributes:
@@ -214,17 +214,6 @@ class LlamaModel:
                 target.close()
             llama_cpp.llama_model_free(self.handle)
             self.handle = None
-
-    def __enter__(self) -> LlamaModel:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 @contextlib.contextmanager
