@@ -53,6 +53,7 @@ class SourceGuard:
 
     def __init__(self, source: Source | None, *, n_vocab: int, strict: bool) -> None:
         self._source = source
+        self._observes = source is not None and getattr(source, "observes", True)
         self._n_vocab = n_vocab
         self._strict = strict
         self.failure: SourceFailure | None = None
@@ -70,7 +71,7 @@ class SourceGuard:
 
     def observe(self, tokens: Sequence[int], n_past: int) -> None:
         """Show the source confirmed tokens, the first of them at position ``n_past``."""
-        if self._source is not None and self.failure is None:
+        if self._observes and self._source is not None and self.failure is None:
             shown = np.asarray(tokens, np.int32)
             shown.flags.writeable = False
             self._call("observe", self._source.observe, shown, n_past)

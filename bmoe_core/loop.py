@@ -24,8 +24,8 @@ from bmoe_core.errors import (
 )
 from bmoe_core.guard import Source, SourceGuard
 from bmoe_core.meter import Meter
-from bmoe_core.policy import Outcome, Policy, VerifyAll
-from bmoe_core.steps import FinishReason, SourceFailure, Step
+from bmoe_core.policy import Outcome, Policy, Trial, VerifyAll
+from bmoe_core.steps import NO_DRAFT, FinishReason, SourceFailure, Step
 
 if TYPE_CHECKING:
     from bmoe_core.target.protocol import Target
@@ -214,8 +214,13 @@ class Generation:
                 began = time.perf_counter()
                 self._lent[len(self.tokens)] = settled
                 n_asked = policy.ask(self._room())
-                draft = guard.draft(self._history(len(self.tokens) + 1), n_asked)
+                asked_at = time.perf_counter()
+                draft = NO_DRAFT
+                if n_asked:
+                    draft = guard.draft(self._history(len(self.tokens) + 1), n_asked)
+                drafted_at = time.perf_counter()
                 drafted = list(draft.tokens[: policy.choose(draft, guard.seconds)])
+                policy_s = time.perf_counter() - drafted_at + asked_at - began
 
                 meter.start()
                 rows = target.decode([settled, *drafted], n_rows=1 + len(drafted))
@@ -239,7 +244,9 @@ class Generation:
 
                 rollback, draft_s = meter.take(), guard.take_seconds()
                 followed = (*drafted[:n_accepted], next_settled)
-                policy.learn(Outcome(followed, decode.wall_s, rollback.wall_s, target.n_pending))
+                policy.learn(
+                    Outcome(followed, decode.wall_s, rollback.wall_s, target.n_pending, policy_s)
+                )
                 decode += rollback
                 yield Step(
                     tokens=tuple(confirmed),
@@ -281,17 +288,28 @@ class Generation:
         while self.n_past < end:
             n = min(target.n_batch, end - self.n_past)
             rows = self._read_prompt(n, n_rows=int(self.n_past + n == self.n_prompt))
-        times = []
+        trials = []
+        if calibration:
+            # So that the first trial does not count what the source has to catch up on.
+            self._rehearse_draft(1)
         for n in calibration:
-            began = time.perf_counter()
+            self._guard.take_seconds()
+            self._rehearse_draft(n)
+            draft_s, began = self._guard.take_seconds(), time.perf_counter()
             rows = self._read_prompt(n, n_rows=n)
-            times.append((n, time.perf_counter() - began))
-        self._policy.calibrate(times)
+            decode_s = time.perf_counter() - began - self._guard.take_seconds()
+            trials.append(Trial(n, decode_s, draft_s))
+        self._policy.calibrate(trials)
         self._prefilled_at = time.perf_counter()
         self.prefill_s = self._prefilled_at - started
         self._guard.take_seconds()
         last: npt.NDArray[np.float32] = rows[-1]
         return last
+
+    def _rehearse_draft(self, n: int) -> None:
+        """Ask the source for ``n`` tokens after the next one of the prompt, for nothing."""
+        if self.n_past:
+            self._guard.draft(self._history(self.n_past + 1), n)
 
     def _read_prompt(self, n: int, n_rows: int) -> npt.NDArray[np.float32]:
         """Decode the next ``n`` tokens of the prompt; the last ``n_rows`` rows of logits."""

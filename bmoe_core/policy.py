@@ -20,12 +20,29 @@ class Outcome:
         decode_s: seconds of the target's decode and of choosing tokens from its rows.
         rollback_s: seconds to take back what was rejected.
         n_pending: positions kept in that rollback which the next decode decodes again.
+        policy_s: seconds that the policy itself took to decide.
     """
 
     followed: Sequence[int]
     decode_s: float
     rollback_s: float
     n_pending: int = 0
+    policy_s: float = 0.0
+
+
+@frozen
+class Trial:
+    """A step on trial, at the end of the prompt.
+
+    Attributes:
+        n_positions: of its decode, and the tokens that the source was asked for before it.
+        decode_s: seconds of the decode.
+        draft_s: seconds that asking took.
+    """
+
+    n_positions: int
+    decode_s: float
+    draft_s: float
 
 
 class Policy(Protocol):
@@ -35,14 +52,15 @@ class Policy(Protocol):
         """A generation begins."""
 
     def calibration(self, most: int) -> Sequence[int]:
-        """Numbers of positions, ``most`` at most, of decodes whose times are wanted beforehand.
+        """Numbers of positions, ``most`` at most, of steps whose times are wanted beforehand.
 
-        The last tokens of the prompt are read in such decodes, if it is long enough. Empty: nothing
-        is wanted.
+        The last tokens of the prompt are read in such decodes, if it is long enough, and before
+        each the source is asked for as many tokens, which are thrown away. Empty: nothing is
+        wanted.
         """
 
-    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
-        """Learn from those decodes: the positions and the seconds of each."""
+    def calibrate(self, trials: Sequence[Trial]) -> None:
+        """Learn from those steps, in their order."""
 
     def ask(self, room: int) -> int:
         """How many tokens to ask the source for, 0 to ``room``; 0: it is not asked."""
@@ -69,7 +87,7 @@ class VerifyAll:
         """Nothing is wanted."""
         return ()
 
-    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+    def calibrate(self, trials: Sequence[Trial]) -> None:
         """Nothing is learned."""
 
     def ask(self, room: int) -> int:

@@ -192,6 +192,7 @@ class OpenSource:
         hook = self.manager.hook
         # Bound once: these are called every step.
         self._begin, self._observe, self._draft = hook.begin, hook.observe, hook.draft
+        self.observes = bool(hook.observe.get_hookimpls())
 
     @property
     def options(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from bmoe_core import (
     UsageError,
     generate,
 )
-from bmoe_core.policy import Outcome
+from bmoe_core.policy import Outcome, Trial
 from bmoe_core.testing import FakeTarget, ScriptedSource, hashed
 
 PROMPT = [1, 2, 3]
@@ -167,7 +167,7 @@ class FixedGate:
     n_verified: int = 3
     widths: Sequence[int] = ()
     calls: list[str] = field(factory=list)
-    times: list[tuple[int, float]] = field(factory=list)
+    trials: list[Trial] = field(factory=list)
     rooms: list[int] = field(factory=list)
     outcomes: list[Outcome] = field(factory=list)
 
@@ -177,9 +177,9 @@ class FixedGate:
     def calibration(self, most: int) -> Sequence[int]:
         return self.widths
 
-    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+    def calibrate(self, trials: Sequence[Trial]) -> None:
         self.calls.append("calibrate")
-        self.times += times
+        self.trials += trials
 
     def ask(self, room: int) -> int:
         self.calls.append("ask")
@@ -206,12 +206,17 @@ class TestGate:
         assert gate.calls == ["begin", "calibrate", *["ask", "choose", "learn"] * len(steps)]
 
     def test_the_end_of_the_prompt_is_read_in_the_widths_it_wants_to_know(self) -> None:
-        """Five tokens as two at once, then two and one that are timed; the source sees all."""
+        """Five tokens as two at once, then two and one that are timed; the source sees all.
+
+        Before each of those it is asked for as many tokens to follow what comes next, and its time
+        is told apart from the decode's; once before, so that it has nothing to catch up on."""
         gate, target, source = FixedGate(widths=(2, 1)), FakeTarget(rule=count_up), ScriptedSource()
         _, steps = run(target, prompt=[1, 2, 3, 4, 5], n_predict=1, source=source, gate=gate)
         assert target.n_decoded[:3] == [2, 2, 1]
         assert source.observed[:3] == [([1, 2], 0), ([3, 4], 2), ([5], 4)]
-        assert [n for n, seconds in gate.times if seconds > 0.0] == [2, 1]
+        assert source.asked[:3] == [(3, 1), (3, 2), (5, 1)]
+        assert [trial.n_positions for trial in gate.trials] == [2, 1]
+        assert all(trial.decode_s > 0.0 and trial.draft_s > 0.0 for trial in gate.trials)
         assert steps[0].tokens == (6,)
 
     def test_a_prompt_shorter_than_that_is_read_at_once(self) -> None:
@@ -219,7 +224,7 @@ class TestGate:
         gate, target = FixedGate(widths=(3, 1)), FakeTarget(rule=count_up)
         run(target, n_predict=1, source=ScriptedSource(), gate=gate)
         assert target.n_decoded[0] == 3
-        assert gate.times == []
+        assert gate.trials == []
 
     def test_a_draft_is_cut_to_what_it_chooses(self) -> None:
         """Three tokens proposed, one of them verified, all in the step's count."""

@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from matplotlib import pyplot as plt
 
 from bmoe_core.gate import CostGate
-from bmoe_core.policy import Outcome
+from bmoe_core.policy import Outcome, Trial
 from bmoe_core.steps import Draft
 from bmoe_core.testing.simulation import FixedWidth, Machine, Run, flat, mixture, simulate, steep
 from bmoe_core.testing.texts import Adversary, Scripted, Text, bursty, constant, switching
@@ -261,9 +261,9 @@ class Timed:
         """See Policy."""
         return self.gate.calibration(most)
 
-    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+    def calibrate(self, trials: Sequence[Trial]) -> None:
         """See Policy."""
-        self.gate.calibrate(times)
+        self.gate.calibrate(trials)
 
     def ask(self, room: int) -> int:
         """See Policy."""

@@ -15,6 +15,8 @@ smallest models. It is no loss that the allowance has to cover, but a share of i
 N_PROBE = 2
 """Askings in a row where a source that was let be is tried again: at the first it catches up on
 what it missed, the second shows what it costs when in step."""
+N_PUT_OFF = 16
+"""Steps for which a source that cannot be afforded is not thought of."""
 GAIN_MEMORY = 0.9
 """Weight that the gain of an earlier asking keeps for each later one."""
 
@@ -65,6 +67,12 @@ class DraftCosts:
         slope = max(right_s - left_s, 0.0) / (n_right - n_left)
         return max(right_s + slope * (RUNGS[rung] - n_right), 0.0)
 
+    def _without_accident(self, rung: int, seconds: float) -> float:
+        """At most OUTLIER times what asking in step takes elsewhere, more tokens costing more."""
+        points = zip(RUNGS, self._seconds, self._n_seen, strict=True)
+        known = [s * max(RUNGS[rung] / n, 1.0) for n, s, n_seen in points if n_seen and s]
+        return min(seconds, OUTLIER * max(known, default=seconds))
+
     def observe(self, rung: int, seconds: float, *, in_step: bool) -> None:
         """Learn from one asking.
 
@@ -77,7 +85,7 @@ class DraftCosts:
         self._widest = max(self._widest, rung)
         known = self._seconds[rung]
         if known is None or (in_step and not self._n_seen[rung]):
-            self._seconds[rung] = seconds
+            self._seconds[rung] = self._without_accident(rung, seconds) if in_step else seconds
         elif in_step:
             weight = max(1.0 / (1 + self._n_seen[rung]), 0.1)
             self._seconds[rung] = known + weight * (min(seconds, OUTLIER * known) - known)
@@ -101,6 +109,8 @@ class Asking:
     _wait: int = field(default=1, init=False)
     _n_unasked: int = field(default=1, init=False)
     _n_probes: int = field(default=N_PROBE, init=False)
+    _put_off_to: int = field(default=0, init=False)
+    """Steps without asking before which there is no use in thinking about it."""
 
     @property
     def in_step(self) -> bool:
@@ -109,7 +119,9 @@ class Asking:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the source did not pay and the next probe is not due, whatever it costs now."""
+        """Whether it was put off, or did not pay and its next probe is not due, at any cost."""
+        if self._n_unasked < self._put_off_to:
+            return True
         return self._n_probes <= 0 and self._gain <= self._cost and self._n_unasked + 1 < self._wait
 
     def is_due(self, cost: float) -> bool:
@@ -126,9 +138,13 @@ class Asking:
         """The source was not asked in this step."""
         self._n_unasked += 1
 
+    def put_off(self) -> None:
+        """It cannot be afforded, which a few steps will not change."""
+        self._put_off_to = self._n_unasked + N_PUT_OFF
+
     def learn(self, cost: float, gain: float) -> None:
         """The source was asked: what that cost and is expected to bring, in plain decodes."""
-        self._n_unasked = 0
+        self._n_unasked = self._put_off_to = 0
         self._cost = cost
         self._gain += (1.0 - GAIN_MEMORY) * (gain - self._gain)
         if self._gain > cost:

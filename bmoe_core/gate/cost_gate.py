@@ -15,22 +15,30 @@ from bmoe_core.gate.record import GateRecord
 from bmoe_core.gate.shadows import Shadows
 from bmoe_core.gate.stakes import AT_EASE, CAUTION, account_grows
 from bmoe_core.gate.survival import Survival
-from bmoe_core.policy import Outcome
+from bmoe_core.policy import Outcome, Trial
 from bmoe_core.steps import NO_DRAFT, Draft
 
 MARGIN = 0.02
 """Share by which a step has to beat the plain rate, beside the doubt about that rate: the best of
 several estimates looks better than it is."""
-CALIBRATION = (4, 2, 1, 1, 1)
-"""Positions of the decodes that the end of the first prompt is read in: about three plain decodes
+CALIBRATION = (4, 2, 1, 1, 1, 1)
+"""Positions of the decodes that the end of the first prompt is read in: about four plain decodes
 more than to read it at once."""
 DEVIATIONS = 1.5
 """Standard deviations below its estimate at which a plain decode is booked as a gain."""
 HOPELESS = 0.01
 """A chance below which further tokens are not looked at."""
+RESERVE = 9.0
+"""Plain decodes of the account that are kept for each unit of noise in the times, half of one where
+they vary by a twentieth: for what was lost unseen."""
 LITTLE = 0.02
 """Plain decodes that asking for one more rung may cost where the source is asked anyway: the tokens
 tell how long its drafts stay right, verified or not."""
+OWN_WEIGHT = 0.1
+"""Weight of the newest step in the seconds that the gate itself takes."""
+MOST_RESTED = 16
+"""Plain decodes in a row that are looked at together: beside a decode of a millisecond, a look at
+each would cost some hundredths of it, most of that to get the code into the processor's caches."""
 FREE = (0.0,) * len(RUNGS)
 """What drafting costs once it is done."""
 
@@ -42,20 +50,24 @@ class CostGate:
     What it learned outlives a generation.
 
     Attributes:
-        record: what it did in this generation.
         costs: what decodes cost.
         survival: how drafts fare.
         allowance: what may still be lost.
     """
 
-    record: GateRecord = field(factory=GateRecord, init=False)
+    _record: GateRecord = field(factory=GateRecord, init=False)
     costs: DecodeCosts = field(factory=DecodeCosts, init=False)
     survival: Survival = field(factory=Survival, init=False)
     allowance: Allowance = field(factory=Allowance, init=False)
     _shadows: Shadows = field(init=False)
     _draft_costs: DraftCosts = field(factory=DraftCosts, init=False)
     _asking: Asking = field(factory=Asking, init=False)
-    _was_verify: bool = field(default=False, init=False)
+    _own_s: float = field(default=0.0, init=False)
+    """Seconds that it takes to decide about a draft that costs something."""
+    _n_last: int = field(default=0, init=False)
+    """Positions of the last decode."""
+    _rested: list[float] = field(factory=list, init=False)
+    """Seconds of the latest plain decodes, where nothing else happened: not looked at yet."""
     _n_pending: int = field(default=0, init=False)
     # Of the step under way:
     _asked_rung: int = field(default=0, init=False)
@@ -68,13 +80,20 @@ class CostGate:
     def __attrs_post_init__(self) -> None:
         self._shadows = Shadows(self.survival, self.costs)
 
+    @property
+    def record(self) -> GateRecord:
+        """What it did in this generation."""
+        self._catch_up()
+        return self._record
+
     def begin(self) -> None:
         """A generation begins."""
-        self.record = GateRecord()
+        self._catch_up()
+        self._record = GateRecord()
         self.costs.begin()
         self.allowance.begin()
         self._shadows.forget()
-        self._was_verify = False
+        self._n_last = 0
         self._n_pending = 0
 
     def calibration(self, most: int) -> Sequence[int]:
@@ -82,22 +101,30 @@ class CostGate:
         is_known = self.costs.plain_s is not None
         return () if is_known or most < max(CALIBRATION) else CALIBRATION
 
-    def calibrate(self, times: Sequence[tuple[int, float]]) -> None:
+    def calibrate(self, trials: Sequence[Trial]) -> None:
         """Learn what those took, the plain ones first: they are the unit of the others."""
-        for n_positions, seconds in sorted(times):
-            if n_positions == 1:
-                self.costs.observe_plain(seconds, undisturbed=False)
+        costs, widths = self.costs, [trial.n_positions for trial in trials]
+        switched = [before != n for before, n in zip([0, *widths], widths, strict=False)]
+        for trial, is_switched in sorted(
+            zip(trials, switched, strict=True), key=lambda pair: (pair[0].n_positions, pair[1])
+        ):
+            if trial.n_positions == 1:
+                costs.observe_plain(trial.decode_s, switched=is_switched)
             else:
-                self.costs.observe_verify(RUNG_OF[n_positions - 1], seconds)
+                rung = RUNG_OF[trial.n_positions - 1]
+                costs.observe_verify(rung, trial.decode_s, switched=is_switched)
+        for trial in trials:
+            self._draft_costs.observe(RUNG_OF[trial.n_positions], trial.draft_s, in_step=True)
 
     def ask(self, room: int) -> int:
         """How many tokens to ask for: all that cost next to nothing, or as many as should pay."""
         self._asked_rung, self._draft_charge = 0, 0.0
-        plain_s = self.costs.plain_s
-        if room < 1 or plain_s is None:
-            return 0
         if not self._is_cheap and self._asking.is_waiting:
             self._asking.skip()
+            return 0
+        self._catch_up()
+        plain_s = self.costs.plain_s
+        if room < 1 or plain_s is None:
             return 0
         drafts = self._draft_costs
         top = min(drafts.highest, RUNG_OF[min(room, MAX_WIDTH)])
@@ -112,14 +139,18 @@ class CostGate:
 
     def _rung_worth_asking(self, top: int, plain_s: float) -> int:
         """The rung to ask for: the best one for an average draft, or 0: let the source be."""
-        draft_costs = [self._draft_costs.seconds(rung) / plain_s for rung in range(top + 1)]
+        drafts, own_s = self._draft_costs, self._own_s
+        draft_costs = [(drafts.seconds(rung) + own_s) / plain_s for rung in range(top + 1)]
         by_stretch = self.survival.average()
         chances = [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
         rung, _, _ = self._best_rung(chances, top, draft_costs, self._most())
-        if not rung and draft_costs[1] <= self.allowance.left:
+        if not rung and draft_costs[1] <= self._left():
             # It cannot be verified, and is still worth a look now and then.
             rung = 1
-        if not rung or not self._asking.is_due(draft_costs[rung]):
+        if not rung:
+            self._asking.put_off()
+            return 0
+        if not self._asking.is_due(draft_costs[rung]):
             return 0
         while rung < top and draft_costs[rung + 1] - draft_costs[rung] < LITTLE:
             rung += 1
@@ -127,12 +158,13 @@ class CostGate:
 
     def choose(self, draft: Draft, draft_s: float) -> int:
         """How many of the draft's tokens to verify; 0: it goes along as a shadow."""
+        self._draft, self._rung, self._draft_s = NO_DRAFT, 0, 0.0
+        if not self._asked_rung:
+            return 0
         if len(draft.tokens) > MAX_WIDTH:
             draft = _cut(draft)
-        self._draft, self._rung, self._draft_s, self._draft_charge = draft, 0, 0.0, 0.0
-        if self._asked_rung:
-            self._charge_draft(draft_s)
-        gain = 0.0
+        self._draft, gain = draft, 0.0
+        self._charge_draft(draft_s)
         if draft.tokens and self.costs.warm:
             # What the draft cost is spent, whatever becomes of it.
             chances, most = self._chances(draft), self._most()
@@ -141,10 +173,9 @@ class CostGate:
             affordable = self._affordable_rung(draft, rung)
             if 0 < affordable < rung:
                 rung, rate, gain_of_rung = self._best_rung(chances, affordable, FREE, most)
-            if affordable and rate > 1.0 + MARGIN + self.costs.doubt:
+            if affordable and rate * (1.0 + self._switch_to(0)) > 1.0 + MARGIN + self.costs.doubt:
                 self._rung, gain = rung, gain_of_rung
-        if self._asked_rung:
-            self._asking.learn(self._draft_charge, gain)
+        self._asking.learn(self._draft_charge, gain)
         return RUNGS[self._rung]
 
     def _charge_draft(self, draft_s: float) -> None:
@@ -160,13 +191,13 @@ class CostGate:
 
     def _affordable_rung(self, draft: Draft, rung: int) -> int:
         """The highest rung up to ``rung`` that is not too high a stake for the account."""
-        left = self.allowance.left - self._draft_charge
+        left = self._left()
         if left >= AT_EASE:
             return rung
         if left <= 0.0:
             return 0
         cautious = self._chances(draft, n_wrong=CAUTION)
-        while rung and not account_grows(left, cautious, rung, self.costs):
+        while rung and not account_grows(left, cautious, rung, self._switch_to(rung), self.costs):
             rung -= 1
         return rung
 
@@ -189,9 +220,13 @@ class CostGate:
             chances.append(sum(given[value][stretch] for value in values) / len(values))
         return chances
 
+    def _left(self) -> float:
+        """Plain decodes that may still be staked in this step."""
+        return self.allowance.left - self._draft_charge - RESERVE * self.costs.noise
+
     def _most(self) -> float:
         """What a step may cost that brings one token alone, as where nothing is accepted."""
-        return self.allowance.left - self._draft_charge + 1.0 - self.costs.after_rejection(1)
+        return self._left() + 1.0 - self.costs.after_rejection(1)
 
     def _best_rung(
         self, chances: Sequence[float], top: int, draft_costs: Sequence[float], most: float
@@ -215,8 +250,9 @@ class CostGate:
             n_tokens += chance * lost / (1.0 - chance) if lost else before * n_more
             if rejects:
                 replayed += lost * costs.after_rejection(rung)
-            if bound[rung] + draft_costs[rung] <= most:
-                cost = draft_costs[rung] + low[rung] + replayed
+            beside = draft_costs[rung] + self._switch_to(rung)
+            if bound[rung] + beside <= most:
+                cost = low[rung] + beside + replayed
                 if n_tokens > best_rate * cost:
                     best, best_rate, best_gain = rung, n_tokens / cost, n_tokens - cost
             if survival < HOPELESS:
@@ -225,14 +261,21 @@ class CostGate:
 
     def learn(self, outcome: Outcome) -> None:
         """See what came of the step: book it, then learn from it."""
-        followed, rung, record = outcome.followed, self._rung, self.record
+        if not self._asked_rung and self._is_undisturbed:
+            self._rested.append(outcome.decode_s)
+            if len(self._rested) == MOST_RESTED:
+                self._catch_up()
+            return
+        followed, rung, record = outcome.followed, self._rung, self._record
         spent_s = outcome.decode_s + outcome.rollback_s
         n_tokens = len(followed)
         n_kept = n_tokens if n_tokens <= RUNGS[rung] else None
         plain_s = self.costs.plain_s
         booked, saved_s = -self._draft_charge, -self._draft_s
+        if self._asked_rung and not self._is_cheap:
+            booked -= self._learn_own_cost(outcome.policy_s)
         # The decode after a verify decode may be slower for it, and is booked with it.
-        if plain_s is not None and (rung or self._was_verify):
+        if plain_s is not None and (rung or self._n_last > 1):
             booked += n_tokens * (self.costs.mean - DEVIATIONS * self.costs.doubt)
             booked -= self.costs.charge(rung, self._n_pending, n_kept, spent_s)
             booked += self.costs.waiting(self._n_pending) - self.costs.waiting(outcome.n_pending)
@@ -251,18 +294,48 @@ class CostGate:
         record.spent_s += spent_s + self._draft_s
         record.saved_s += saved_s
 
+    def _learn_own_cost(self, seconds: float) -> float:
+        """The plain decodes that it cost to think about a costly draft, and learn from it."""
+        assert self.costs.plain_s is not None
+        if self._own_s:
+            seconds = min(seconds, OUTLIER * self._own_s)
+        self._own_s += (OWN_WEIGHT if self._own_s else 1.0) * (seconds - self._own_s)
+        return seconds / self.costs.plain_s
+
+    @property
+    def _is_undisturbed(self) -> bool:
+        """Whether no earlier draft has to do with this step."""
+        is_after_draft = self._n_last != 1 or self._n_pending or self._shadows.any
+        return self.costs.warm and not is_after_draft
+
+    def _catch_up(self) -> None:
+        """Book the steps in which nothing but a plain decode happened, and learn from them."""
+        rested, record = self._rested, self._record
+        if rested:
+            for seconds in rested:
+                self.costs.observe_plain(seconds, switched=False)
+            self.allowance.settle(len(rested), 0.0)
+            record.n_steps += len(rested)
+            record.spent_s += sum(rested)
+            rested.clear()
+
     def _learn_costs(self, outcome: Outcome, rung: int, n_kept: int | None) -> None:
         costs, n_more = self.costs, RUNGS[rung] + self._n_pending
+        switched, self._n_last = self._n_last not in (0, 1 + n_more), 1 + n_more
         costs.merges |= outcome.n_pending > 0
         if n_more:
             # With tokens decoded anew beside it was a wider decode, of a width that may be no rung.
             if n_more <= MAX_WIDTH and RUNGS[RUNG_OF[n_more]] == n_more:
-                costs.observe_verify(RUNG_OF[n_more], outcome.decode_s)
+                costs.observe_verify(RUNG_OF[n_more], outcome.decode_s, switched=switched)
             if rung and n_kept is not None:
                 costs.observe_rollback(n_kept, outcome.rollback_s)
         else:
-            costs.observe_plain(outcome.decode_s, undisturbed=not self._was_verify)
-        self._was_verify = rung > 0
+            costs.observe_plain(outcome.decode_s, switched=switched)
+
+    def _switch_to(self, rung: int) -> float:
+        """What it costs beside that a decode of that rung has other positions than the last one."""
+        n = 1 + RUNGS[rung] + self._n_pending
+        return self.costs.switch if n != self._n_last else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The record of this generation, and the costs learned, as JSON-ready values."""

@@ -20,11 +20,13 @@ expectation comes up to it within a few decodes."""
 ACCIDENT = 1.3
 """A step is charged at most this many times what was expected. Accidents happen to plain decodes
 too, and one charged in full would spend the whole allowance."""
+LOG_ACCIDENT = math.log(ACCIDENT)
+"""The most that one decode of the warm-up is taken to be off by: of an accident among them."""
 N_WARM_UP = 3
 """Plain decodes, at least, before anything is judged; their median is the first level."""
-MAX_WARM_UP = 8
+MAX_WARM_UP = 32
 """As many are taken where they are so noisy that the level is in doubt by more than WARM_DOUBT."""
-WARM_DOUBT = 0.05
+WARM_DOUBT = 0.03
 """The doubt about the level with which judging begins."""
 PRIOR_SLOPE = 0.4
 """Plain decodes that a further position is taken to cost before any width was tried: about that of
@@ -37,10 +39,20 @@ NOISE_WEIGHT = 0.05
 """Weight of the newest decode in the noise."""
 MEAN_WEIGHT = 0.02
 """Weight of the newest plain decode in their mean."""
+SWITCH_PRIOR = 1.0
+"""Decodes that the presumption counts for that a switch costs nothing."""
+SWITCH_WEIGHT = 0.1
+"""Least weight of the newest plain decode after a wider one in what such a switch costs."""
 LEVEL_DRIFT = 0.01**2
 """Variance that the logarithm of the level gains with each decode: a context that grows."""
 LEVEL_JUMP = 0.1**2
 """Variance that it gains with a new generation, whose context is another one."""
+LEVEL_SURPRISE = 2.0
+"""Standard deviations that a plain decode's time is taken for at most, by the level: one that lies
+further off is an accident, more likely than not."""
+LEVEL_EXCESS = 0.02
+"""Share of the square of what lies beyond that by which the level's variance grows: if it was the
+machine that changed, the next decodes count for more."""
 LEVEL_SHARE = 0.025
 """Share of a well-known width's surprise that the level takes: drift while nothing is plain."""
 N_WELL_KNOWN = 8
@@ -86,6 +98,8 @@ class DecodeCosts:
         low: what it may well cost: the same, less OPTIMISM standard deviations.
         bound: the same, and for rungs never tried an upper bound: to decode twice as many
             positions at once costs no more than two decodes.
+        switch: what a decode of another number of positions than the last one's costs beside: its
+            graph is built anew, and what the processor holds near is of little use.
         replay: seconds to take a rejection back, as a share of decoding anew what is kept: about
             1 where a target does that, about 0 where a memory can be cut.
         merges: whether it decodes them anew along with the next decode instead.
@@ -97,6 +111,7 @@ class DecodeCosts:
     ratio: list[float] = field(init=False)
     low: list[float] = field(init=False)
     bound: list[float] = field(init=False)
+    switch: float = field(default=0.0, init=False)
     replay: float = field(default=0.0, init=False)
     merges: bool = field(default=False, init=False)
     _warm_up: list[float] = field(factory=list, init=False)
@@ -104,6 +119,8 @@ class DecodeCosts:
     _level_variance: float = field(default=FIRST_NOISE**2, init=False)
     _variances: list[float] = field(init=False)
     _n_seen: list[int] = field(init=False)
+    _n_switched: int = field(default=0, init=False)
+    _mean_switch: float = field(default=0.0, init=False)
     _n_rejected: int = field(default=0, init=False)
     _n_unaged: int = field(default=0, init=False)
     _widest: int = field(default=0, init=False)
@@ -120,6 +137,11 @@ class DecodeCosts:
     def doubt(self) -> float:
         """Standard deviation of the logarithm of ``plain_s``: about its relative error."""
         return math.sqrt(self._level_variance)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the logarithm of a decode's time around what is expected."""
+        return math.sqrt(self._noise)
 
     @property
     def highest(self) -> int:
@@ -161,50 +183,71 @@ class DecodeCosts:
             seconds: of both.
         """
         assert self.plain_s is not None
-        expected = self.bound[rung] + self.waiting(n_pending)
+        expected = self.bound[rung] + self.waiting(n_pending) + self.switch
         if n_kept is not None:
             expected += self.replay * self.ratio[RUNG_OF[n_kept - 1]]
         return min(seconds / self.plain_s, ACCIDENT * expected)
 
-    def observe_plain(self, seconds: float, *, undisturbed: bool) -> None:
+    def observe_plain(self, seconds: float, *, switched: bool) -> None:
         """Learn from a plain decode.
 
         Args:
             seconds: its time.
-            undisturbed: the decode before it was a plain one too. After a wide one it may be
-                slower, its graph being another, and says less.
+            switched: the decode before it had more positions. It tells what that costs, and little
+                about plain decodes.
         """
-        if not self.warm:
+        if not self.warm and not (switched and self._warm_up):
             self._warm_to(seconds)
             return
         assert self.plain_s is not None
+        if switched:
+            self._learn_switch(seconds)
+            return
         self._age()
-        surprise = _clipped(seconds / self.plain_s)
-        if undisturbed:
-            self.mean += MEAN_WEIGHT * (min(seconds / self.plain_s, OUTLIER) - self.mean)
-        noise = self._noise if undisturbed else 4.0 * self._noise
-        gain = self._level_variance / (self._level_variance + noise)
-        self.plain_s *= surprise**gain
+        logarithm = math.log(_clipped(seconds / self.plain_s))
+        self.mean += MEAN_WEIGHT * (min(seconds / self.plain_s, OUTLIER) - self.mean)
+        gain = self._level_variance / (self._level_variance + self._noise)
+        most = LEVEL_SURPRISE * math.sqrt(self._level_variance + self._noise)
+        self.plain_s *= math.exp(gain * min(max(logarithm, -most), most))
         self._level_variance *= 1.0 - gain
-        if undisturbed:
-            square = min(math.log(surprise) ** 2, 9.0 * self._noise)
-            noise = self._noise + NOISE_WEIGHT * (square - self._noise)
-            self._noise = max(noise, LEAST_NOISE**2)
+        excess = abs(logarithm) - most
+        if excess > 0.0:
+            self._level_variance += LEVEL_EXCESS * excess**2
+        square = min(logarithm**2, 9.0 * self._noise)
+        noise = self._noise + NOISE_WEIGHT * (square - self._noise)
+        self._noise = max(noise, LEAST_NOISE**2)
+
+    def _learn_switch(self, seconds: float) -> None:
+        assert self.plain_s is not None
+        self._n_switched += 1
+        weight = max(1.0 / (self._n_switched + SWITCH_PRIOR), SWITCH_WEIGHT)
+        beside = min(seconds / self.plain_s, OUTLIER) - 1.0
+        self._mean_switch += weight * (beside - self._mean_switch)
+        self.switch = max(self._mean_switch, 0.0)
 
     def _warm_to(self, seconds: float) -> None:
         self._warm_up.append(seconds)
         level = self.plain_s = statistics.median(self._warm_up)
-        squares = [math.log(_clipped(each / level)) ** 2 for each in self._warm_up]
+        logarithms = [math.log(each / level) for each in self._warm_up]
+        n = len(logarithms)
         # The prior counts for two observations; the median takes one.
-        self._noise = (2.0 * FIRST_NOISE**2 + sum(squares)) / (1.0 + len(squares))
-        self._level_variance = self._noise / len(squares)
-        n = len(squares)
+        squares = sum(min(abs(each), LOG_ACCIDENT) ** 2 for each in logarithms)
+        self._noise = (2.0 * FIRST_NOISE**2 + squares) / (1.0 + n)
+        self._level_variance = self._noise / n
         self.warm = n == MAX_WARM_UP or (n >= N_WARM_UP and self.doubt <= WARM_DOUBT)
 
-    def observe_verify(self, rung: int, seconds: float) -> None:
-        """Learn from a verify decode of ``rung`` that took ``seconds``, rollback not included."""
+    def observe_verify(self, rung: int, seconds: float, *, switched: bool) -> None:
+        """Learn from a verify decode.
+
+        Args:
+            rung: of the decode.
+            seconds: its time, rollback not included.
+            switched: the decode before it had another number of positions.
+        """
         assert self.plain_s is not None
         self._age()
+        if switched:
+            seconds -= self.switch * self.plain_s
         is_first = not self._n_seen[rung]
         self._n_seen[rung] += 1
         self._widest = max(self._widest, rung)

@@ -41,6 +41,11 @@ class Shadows:
     _costs: DecodeCosts
     _shadows: list[Shadow] = field(factory=list, init=False)
 
+    @property
+    def any(self) -> bool:
+        """Whether a draft is being followed."""
+        return bool(self._shadows)
+
     def forget(self) -> None:
         """The text that they were drafted for has ended."""
         self._shadows.clear()

@@ -15,7 +15,9 @@ CAUTION = 2.0
 is staked: a source has to be right for a while before much is risked on it."""
 
 
-def account_grows(left: float, chances: Sequence[float], rung: int, costs: DecodeCosts) -> bool:
+def account_grows(
+    left: float, chances: Sequence[float], rung: int, switch: float, costs: DecodeCosts
+) -> bool:
     """Whether an account would grow in the long run if such steps were taken again and again.
 
     It does if the mean of its logarithm rises (J. L. Kelly, A New Interpretation of Information
@@ -26,9 +28,10 @@ def account_grows(left: float, chances: Sequence[float], rung: int, costs: Decod
         left: plain decodes in the account.
         chances: for each rung, the chance of a token that it has beyond the rung below.
         rung: of the step, 1 at least.
+        switch: what it costs beside that the last decode had another width, in plain decodes.
         costs: what decodes cost.
     """
-    cost = costs.low[rung]
+    cost = costs.low[rung] + switch
     survival, growth = 1.0, 0.0
     for reached in range(1, rung + 1):
         before = survival

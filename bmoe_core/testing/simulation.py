@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from attrs import define, field, frozen
 
-from bmoe_core.policy import Outcome, Policy, VerifyAll
+from bmoe_core.policy import Outcome, Policy, Trial, VerifyAll
 from bmoe_core.steps import NO_DRAFT
 from bmoe_core.testing.texts import Text
 
@@ -56,6 +56,7 @@ class Machine:
         plain_s: seconds of a plain decode at the beginning.
         drift: share that it gains with each token, as a context grows.
         replay: the share of decoding the kept tokens anew that a rollback costs.
+        switch: plain decodes that a decode costs beside, if the last one had other positions.
         merged: the kept tokens are decoded anew along with the next ones instead.
         draft_fixed: plain decodes that asking for a draft costs whatever its length.
         draft_each: plain decodes that each token asked for adds.
@@ -67,6 +68,7 @@ class Machine:
     curve: Curve = steep
     plain_s: float = 0.01
     drift: float = 0.0
+    switch: float = 0.0
     replay: float = 0.0
     merged: bool = False
     draft_fixed: float = 0.001
@@ -74,6 +76,10 @@ class Machine:
     noise: float = 0.15
     outliers: float = 0.01
     first: float = 1.3
+
+    def draft_cost(self, n_asked: int) -> float:
+        """What asking for so many tokens costs, in plain decodes."""
+        return self.draft_fixed + self.draft_each * n_asked
 
 
 @frozen
@@ -110,21 +116,19 @@ def simulate(
     by_regime: dict[str, tuple[int, float]] = {}
     regimes = getattr(text, "regimes", None)
     policy.begin()
-    policy.calibrate(
-        [(n, clock.measure_decode(machine.curve(n), n)) for n in policy.calibration(1 + room)]
-    )
+    policy.calibrate([clock.measure_trial(n) for n in policy.calibration(1 + room)])
     while position < n_tokens:
         slow = 1.0 + machine.drift * position
         n_asked = policy.ask(room)
         draft, draft_cost = NO_DRAFT, 0.0
         if n_asked:
             draft = text.propose(position, n_asked)
-            draft_cost = machine.draft_fixed + machine.draft_each * n_asked
+            draft_cost = machine.draft_cost(n_asked)
         n_verified = policy.choose(draft, clock.measure(draft_cost * slow))
         n_accepted = text.accept(draft, n_verified) if n_verified else 0
         followed = text.follow(position, 1 + n_accepted)
         n_decoded = n_pending + 1 + n_verified
-        decode_cost = machine.curve(n_decoded)
+        decode_cost = clock.decode_cost(n_decoded)
         rollback_cost = 0.0
         n_kept, n_pending = n_pending + 1 + n_accepted, 0
         if n_accepted < n_verified:
@@ -171,6 +175,12 @@ class _Clock:
     machine: Machine
     rng: random.Random
     _seen: set[int] = field(factory=set)
+    _n_last: int = 1
+
+    def decode_cost(self, n_positions: int) -> float:
+        """What the next decode costs, without noise."""
+        switched, self._n_last = n_positions != self._n_last, n_positions
+        return self.machine.curve(n_positions) + self.machine.switch * switched
 
     def measure(self, cost: float) -> float:
         machine = self.machine
@@ -178,6 +188,10 @@ class _Clock:
         if self.rng.random() < machine.outliers:
             factor *= 5.0
         return cost * factor * machine.plain_s
+
+    def measure_trial(self, n: int) -> Trial:
+        draft_s = self.measure(self.machine.draft_cost(n))
+        return Trial(n, self.measure_decode(self.decode_cost(n), n), draft_s)
 
     def measure_decode(self, cost: float, n_positions: int) -> float:
         factor = 1.0 if n_positions in self._seen else self.machine.first

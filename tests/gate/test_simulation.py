@@ -18,6 +18,7 @@ SOURCES: dict[str, dict[str, float]] = {
     "free": {},
     "free, replay": {"replay": 1.0},
     "free, merged": {"merged": True},
+    "free, merged, switches": {"merged": True, "switch": 0.3},
     "costly, replay": {"draft_fixed": 0.02, "draft_each": 0.1, "replay": 1.0},
     "dear": {"draft_fixed": 0.1, "draft_each": 0.4},
 }
