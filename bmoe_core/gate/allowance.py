@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
-START = 3.0
+START = 3.2
 """Plain decodes that a generation may lose before it has won any: a few drafts' worth."""
 REFILL = 0.002
 """Plain decodes that each token adds to that."""

@@ -21,16 +21,16 @@ from bmoe_core.steps import NO_DRAFT, Draft
 MARGIN = 0.02
 """Share by which a step has to beat the plain rate, beside the doubt about that rate: the best of
 several estimates looks better than it is."""
-CALIBRATION = (4, 2, 1, 1, 1, 1)
-"""Positions of the decodes that the end of the first prompt is read in: about four plain decodes
-more than to read it at once."""
+CALIBRATION = (4, 2, 2, 1, 1, 1, 1)
+"""Positions of the decodes that the end of the first prompt is read in: about five plain decodes
+more than to read it at once. Of two of the same width the second one has no switch in it."""
 DEVIATIONS = 1.5
 """Standard deviations below its estimate at which a plain decode is booked as a gain."""
 HOPELESS = 0.01
 """A chance below which further tokens are not looked at."""
-RESERVE = 9.0
-"""Plain decodes of the account that are kept for each unit of noise in the times, half of one where
-they vary by a twentieth: for what was lost unseen."""
+RESERVE = 7.0
+"""Plain decodes of the account that are kept for each unit of noise in the times, 0.7 where they
+vary by a tenth: for what was lost unseen."""
 LITTLE = 0.02
 """Plain decodes that asking for one more rung may cost where the source is asked anyway: the tokens
 tell how long its drafts stay right, verified or not."""

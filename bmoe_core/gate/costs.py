@@ -42,7 +42,10 @@ MEAN_WEIGHT = 0.02
 SWITCH_PRIOR = 1.0
 """Decodes that the presumption counts for that a switch costs nothing."""
 SWITCH_WEIGHT = 0.1
-"""Least weight of the newest plain decode after a wider one in what such a switch costs."""
+"""Least weight of the newest such decode in what a switch costs."""
+SWITCHED_NOISE = 4.0
+"""Variance of the time of a decode after a switch, in those of others, where its width was seen
+without one: it says more about the switch."""
 LEVEL_DRIFT = 0.01**2
 """Variance that the logarithm of the level gains with each decode: a context that grows."""
 LEVEL_JUMP = 0.1**2
@@ -119,6 +122,8 @@ class DecodeCosts:
     _level_variance: float = field(default=FIRST_NOISE**2, init=False)
     _variances: list[float] = field(init=False)
     _n_seen: list[int] = field(init=False)
+    _is_steady: list[bool] = field(init=False)
+    """For each rung, whether it was seen without a switch."""
     _n_switched: int = field(default=0, init=False)
     _mean_switch: float = field(default=0.0, init=False)
     _n_rejected: int = field(default=0, init=False)
@@ -129,6 +134,7 @@ class DecodeCosts:
         self.ratio = [1.0 + PRIOR_SLOPE * n for n in RUNGS]
         self._variances = [0.0] + [RATIO_PRIOR] * (len(RUNGS) - 1)
         self._n_seen = [0] * len(RUNGS)
+        self._is_steady = [False] * len(RUNGS)
         self.low = list(self.ratio)
         self.bound = [max(ratio, 2.0) for ratio in self.ratio]
         self.bound[0] = 1.0
@@ -201,7 +207,7 @@ class DecodeCosts:
             return
         assert self.plain_s is not None
         if switched:
-            self._learn_switch(seconds)
+            self._learn_switch(seconds / self.plain_s - 1.0)
             return
         self._age()
         logarithm = math.log(_clipped(seconds / self.plain_s))
@@ -217,12 +223,10 @@ class DecodeCosts:
         noise = self._noise + NOISE_WEIGHT * (square - self._noise)
         self._noise = max(noise, LEAST_NOISE**2)
 
-    def _learn_switch(self, seconds: float) -> None:
-        assert self.plain_s is not None
+    def _learn_switch(self, beside: float) -> None:
         self._n_switched += 1
         weight = max(1.0 / (self._n_switched + SWITCH_PRIOR), SWITCH_WEIGHT)
-        beside = min(seconds / self.plain_s, OUTLIER) - 1.0
-        self._mean_switch += weight * (beside - self._mean_switch)
+        self._mean_switch += weight * (min(max(beside, -1.0), 1.0) - self._mean_switch)
         self.switch = max(self._mean_switch, 0.0)
 
     def _warm_to(self, seconds: float) -> None:
@@ -246,13 +250,20 @@ class DecodeCosts:
         """
         assert self.plain_s is not None
         self._age()
+        noise = self._noise
         if switched:
+            if self._is_steady[rung]:
+                self._learn_switch(seconds / self.plain_s - self.ratio[rung])
+                noise *= SWITCHED_NOISE
             seconds -= self.switch * self.plain_s
+        else:
+            self._is_steady[rung] = True
         is_first = not self._n_seen[rung]
         self._n_seen[rung] += 1
         self._widest = max(self._widest, rung)
         variance = self._variances[rung]
-        noise = self._noise + (FIRST_DOUBT if is_first else 0.0)
+        if is_first:
+            noise += FIRST_DOUBT
         gain = variance / (variance + noise)
         surprise = _clipped(seconds / (self.plain_s * self.ratio[rung]))
         surprise = min(surprise, math.exp(SURPRISE * math.sqrt(variance + noise)))
