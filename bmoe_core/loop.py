@@ -25,7 +25,7 @@ from bmoe_core.errors import (
 from bmoe_core.guard import Source, SourceGuard
 from bmoe_core.meter import Meter
 from bmoe_core.policy import Outcome, Policy, Trial, VerifyAll
-from bmoe_core.steps import NO_DRAFT, FinishReason, SourceFailure, Step
+from bmoe_core.steps import NO_DRAFT, Draft, FinishReason, SourceFailure, Step
 
 if TYPE_CHECKING:
     from bmoe_core.target.protocol import Target
@@ -294,11 +294,12 @@ class Generation:
             self._rehearse_draft(1)
         for n in calibration:
             self._guard.take_seconds()
-            self._rehearse_draft(n)
+            draft, first = self._rehearse_draft(n), self.n_past + 1
             draft_s, began = self._guard.take_seconds(), time.perf_counter()
             rows = self._read_prompt(n, n_rows=n)
             decode_s = time.perf_counter() - began - self._guard.take_seconds()
-            trials.append(Trial(n, decode_s, draft_s))
+            followed = self.tokens[first : first + len(draft.tokens)]
+            trials.append(Trial(n, decode_s, draft_s, draft, followed))
         self._policy.calibrate(trials)
         self._prefilled_at = time.perf_counter()
         self.prefill_s = self._prefilled_at - started
@@ -306,10 +307,11 @@ class Generation:
         last: npt.NDArray[np.float32] = rows[-1]
         return last
 
-    def _rehearse_draft(self, n: int) -> None:
-        """Ask the source for ``n`` tokens after the next one of the prompt, for nothing."""
-        if self.n_past:
-            self._guard.draft(self._history(self.n_past + 1), n)
+    def _rehearse_draft(self, n: int) -> Draft:
+        """Ask the source for ``n`` tokens after the next one of the prompt."""
+        if not self.n_past:
+            return NO_DRAFT
+        return self._guard.draft(self._history(self.n_past + 1), n)
 
     def _read_prompt(self, n: int, n_rows: int) -> npt.NDArray[np.float32]:
         """Decode the next ``n`` tokens of the prompt; the last ``n_rows`` rows of logits."""

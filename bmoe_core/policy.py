@@ -7,7 +7,7 @@ from typing import Protocol
 
 from attrs import frozen
 
-from bmoe_core.steps import Draft
+from bmoe_core.steps import NO_DRAFT, Draft
 
 
 @frozen
@@ -38,11 +38,15 @@ class Trial:
         n_positions: of its decode, and the tokens that the source was asked for before it.
         decode_s: seconds of the decode.
         draft_s: seconds that asking took.
+        draft: what the source proposed.
+        followed: the prompt's tokens in its place, as far as there are any.
     """
 
     n_positions: int
     decode_s: float
     draft_s: float
+    draft: Draft = NO_DRAFT
+    followed: Sequence[int] = ()
 
 
 class Policy(Protocol):
@@ -55,7 +59,7 @@ class Policy(Protocol):
         """Numbers of positions, ``most`` at most, of steps whose times are wanted beforehand.
 
         The last tokens of the prompt are read in such decodes, if it is long enough, and before
-        each the source is asked for as many tokens, which are thrown away. Empty: nothing is
+        each the source is asked for as many tokens, which are not verified. Empty: nothing is
         wanted.
         """
 

@@ -210,12 +210,15 @@ class TestGate:
 
         Before each of those it is asked for as many tokens to follow what comes next, and its time
         is told apart from the decode's; once before, so that it has nothing to catch up on."""
-        gate, target, source = FixedGate(widths=(2, 1)), FakeTarget(rule=count_up), ScriptedSource()
+        gate, target = FixedGate(widths=(2, 1)), FakeTarget(rule=count_up)
+        source = ScriptedSource(lambda tokens, n_max: [int(tokens[-1]) + 1] * n_max)
         _, steps = run(target, prompt=[1, 2, 3, 4, 5], n_predict=1, source=source, gate=gate)
         assert target.n_decoded[:3] == [2, 2, 1]
         assert source.observed[:3] == [([1, 2], 0), ([3, 4], 2), ([5], 4)]
         assert source.asked[:3] == [(3, 1), (3, 2), (5, 1)]
         assert [trial.n_positions for trial in gate.trials] == [2, 1]
+        assert [list(trial.draft.tokens) for trial in gate.trials] == [[4, 4], [6]]
+        assert [list(trial.followed) for trial in gate.trials] == [[4, 5], []]
         assert all(trial.decode_s > 0.0 and trial.draft_s > 0.0 for trial in gate.trials)
         assert steps[0].tokens == (6,)
 

@@ -115,6 +115,9 @@ class CostGate:
                 costs.observe_verify(rung, trial.decode_s, switched=is_switched)
         for trial in trials:
             self._draft_costs.observe(RUNG_OF[trial.n_positions], trial.draft_s, in_step=True)
+            self._shadows.add(trial.draft, declined=False)
+            self._shadows.compare(trial.followed)
+            self._shadows.forget()
 
     def ask(self, room: int) -> int:
         """How many tokens to ask for: all that cost next to nothing, or as many as should pay."""
@@ -144,6 +147,10 @@ class CostGate:
         by_stretch = self.survival.average()
         chances = [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
         rung, _, _ = self._best_rung(chances, top, draft_costs, self._most())
+        if rung > 1:
+            by_stretch = self.survival.average(CAUTION)
+            cautious = [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
+            rung = max(self._affordable_rung(cautious, rung), 1)
         if not rung and draft_costs[1] <= self._left():
             # It cannot be verified, and is still worth a look now and then.
             rung = 1
@@ -170,7 +177,7 @@ class CostGate:
             chances, most = self._chances(draft), self._most()
             top = RUNG_OF[len(draft.tokens)]
             rung, rate, gain_of_rung = self._best_rung(chances, top, FREE, most)
-            affordable = self._affordable_rung(draft, rung)
+            affordable = self._affordable_rung(self._chances(draft, n_wrong=CAUTION), rung)
             if 0 < affordable < rung:
                 rung, rate, gain_of_rung = self._best_rung(chances, affordable, FREE, most)
             if affordable and rate * (1.0 + self._switch_to(0)) > 1.0 + MARGIN + self.costs.doubt:
@@ -189,14 +196,13 @@ class CostGate:
         self._draft_charge = max(0.0, charge - CHEAP) if self._is_cheap else charge
         drafts.observe(rung, draft_s, in_step=in_step)
 
-    def _affordable_rung(self, draft: Draft, rung: int) -> int:
+    def _affordable_rung(self, cautious: Sequence[float], rung: int) -> int:
         """The highest rung up to ``rung`` that is not too high a stake for the account."""
         left = self._left()
         if left >= AT_EASE:
             return rung
         if left <= 0.0:
             return 0
-        cautious = self._chances(draft, n_wrong=CAUTION)
         while rung and not account_grows(left, cautious, rung, self._switch_to(rung), self.costs):
             rung -= 1
         return rung

@@ -50,9 +50,12 @@ class Survival:
         self._by_token = _no_counts()
         self._overall = _no_counts()
 
-    def average(self) -> list[float]:
-        """For each stretch the chance of its next token in the drafts that come."""
-        return _shrunk(self._by_token)
+    def average(self, n_wrong: float = 0.0) -> list[float]:
+        """For each stretch the chance of its next token in the drafts that come.
+
+        ``n_wrong`` wrong tokens of each stretch are imagined beside those seen.
+        """
+        return _shrunk(self._by_token, n_wrong)
 
     def overall(self, n_wrong: float = 0.0) -> list[float]:
         """For each stretch the chance of its next token in a draft of unknown evidence.

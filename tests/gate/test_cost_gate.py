@@ -214,6 +214,18 @@ def test_the_end_of_the_first_prompt_tells_what_decodes_cost() -> None:
     assert gate.calibration(9) == ()
 
 
+def test_drafts_at_the_end_of_the_prompt_tell_what_the_source_is_worth() -> None:
+    """Compared with the prompt's own tokens, as far as those go: three right, then one wrong."""
+    gate, untaught = CostGate(), CostGate()
+    right = [Trial(4, 0.024, 0.0, Draft([1, 1, 1, 9]), [1, 1, 1]), Trial(2, 0.016, 0.0)]
+    wrong = Trial(1, PLAIN_S, 0.0, Draft([5]), [6])
+    gate.calibrate([*right, Trial(1, PLAIN_S, 0.0)])
+    assert gate.survival.average()[0] > untaught.survival.average()[0]
+    gate.calibrate([*right, *[wrong] * 6])
+    assert gate.survival.average()[0] < untaught.survival.average()[0]
+    assert gate.record.n_declined == 0
+
+
 def test_a_short_draft_has_nothing_calibrated() -> None:
     """A target that takes three positions cannot be timed at four."""
     assert CostGate().calibration(3) == ()
