@@ -292,8 +292,8 @@ class Generation:
         if calibration:
             # So that the first trial does not count what the source has to catch up on.
             self._rehearse_draft(1)
+        self._guard.take_seconds()
         for n in calibration:
-            self._guard.take_seconds()
             draft, first = self._rehearse_draft(n), self.n_past + 1
             draft_s, began = self._guard.take_seconds(), time.perf_counter()
             rows = self._read_prompt(n, n_rows=n)
@@ -303,7 +303,6 @@ class Generation:
         self._policy.calibrate(trials)
         self._prefilled_at = time.perf_counter()
         self.prefill_s = self._prefilled_at - started
-        self._guard.take_seconds()
         last: npt.NDArray[np.float32] = rows[-1]
         return last
 

@@ -176,6 +176,7 @@ class OpenSource:
         name: its name.
         plugin: the instance.
         manager: the plugin manager that holds it, and it alone.
+        observes: whether it has the hook ``observe``.
     """
 
     def __init__(self, name: str, plugin: Any) -> None:

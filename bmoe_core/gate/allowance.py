@@ -9,8 +9,8 @@ START = 3.2
 REFILL = 0.002
 """Plain decodes that each token adds to that."""
 SHARE = 0.01
-"""Share of the plain time that may be lost, where that is more: from some 300 tokens on. After 200
-tokens what may be lost comes to 1.5%, which leaves something for what is measured wrongly."""
+"""Share of the plain time that may be lost, where that is more: from 400 tokens on. After 200 what
+may be lost comes to 1.8%, less what the gate holds back for what is measured wrongly."""
 REFILL_ENDS = START / (SHARE - REFILL)
 """Tokens from which on each adds SHARE."""
 MOST = 32.0

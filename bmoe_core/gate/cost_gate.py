@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import define, field
@@ -144,13 +144,13 @@ class CostGate:
         """The rung to ask for: the best one for an average draft, or 0: let the source be."""
         drafts, own_s = self._draft_costs, self._own_s
         draft_costs = [(drafts.seconds(rung) + own_s) / plain_s for rung in range(top + 1)]
-        by_stretch = self.survival.average()
-        chances = [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
+        chances = _by_rung(self.survival.average())
         rung, _, _ = self._best_rung(chances, top, draft_costs, self._most())
         if rung > 1:
-            by_stretch = self.survival.average(CAUTION)
-            cautious = [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
-            rung = max(self._affordable_rung(cautious, rung), 1)
+            affordable = self._affordable_rung(
+                rung, lambda: _by_rung(self.survival.average(CAUTION))
+            )
+            rung = max(affordable, 1)
         if not rung and draft_costs[1] <= self._left():
             # It cannot be verified, and is still worth a look now and then.
             rung = 1
@@ -177,7 +177,7 @@ class CostGate:
             chances, most = self._chances(draft), self._most()
             top = RUNG_OF[len(draft.tokens)]
             rung, rate, gain_of_rung = self._best_rung(chances, top, FREE, most)
-            affordable = self._affordable_rung(self._chances(draft, n_wrong=CAUTION), rung)
+            affordable = self._affordable_rung(rung, lambda: self._chances(draft, CAUTION))
             if 0 < affordable < rung:
                 rung, rate, gain_of_rung = self._best_rung(chances, affordable, FREE, most)
             if affordable and rate * (1.0 + self._switch_to(0)) > 1.0 + MARGIN + self.costs.doubt:
@@ -196,13 +196,18 @@ class CostGate:
         self._draft_charge = max(0.0, charge - CHEAP) if self._is_cheap else charge
         drafts.observe(rung, draft_s, in_step=in_step)
 
-    def _affordable_rung(self, cautious: Sequence[float], rung: int) -> int:
-        """The highest rung up to ``rung`` that is not too high a stake for the account."""
+    def _affordable_rung(self, rung: int, cautiously: Callable[[], Sequence[float]]) -> int:
+        """The highest rung up to ``rung`` that is not too high a stake for the account.
+
+        ``cautiously`` tells the chances for that; they are not worked out where nothing hangs on
+        them.
+        """
         left = self._left()
-        if left >= AT_EASE:
+        if left >= AT_EASE or not rung:
             return rung
         if left <= 0.0:
             return 0
+        cautious = cautiously()
         while rung and not account_grows(left, cautious, rung, self._switch_to(rung), self.costs):
             rung -= 1
         return rung
@@ -216,8 +221,7 @@ class CostGate:
         """
         evidence = draft.evidence
         if not isinstance(evidence, tuple):
-            by_stretch = self.survival.given(evidence, n_wrong)
-            return [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
+            return _by_rung(self.survival.given(evidence, n_wrong))
         given = {value: self.survival.given(value, n_wrong) for value in set(evidence)}
         chances = [1.0]
         for rung in range(1, RUNG_OF[len(evidence)] + 1):
@@ -350,6 +354,10 @@ class CostGate:
             "cost_by_positions": {str(n): cost for n, cost in self.costs.measured.items()},
             "rollback_share": self.costs.replay,
         }
+
+
+def _by_rung(by_stretch: Sequence[float]) -> list[float]:
+    return [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
 
 
 def _cut(draft: Draft) -> Draft:
