@@ -136,9 +136,10 @@ def check_draft(answer: Any, n_max: int, n_vocab: int) -> Draft:
     if answer is None:
         return NO_DRAFT
     evidence: Hashable = None
+    confidence: Any = None
     tokens = answer
     if isinstance(answer, Draft):
-        tokens, evidence = answer.tokens, answer.evidence
+        tokens, evidence, confidence = answer.tokens, answer.evidence, answer.confidence
     ids = _token_ids(tokens)
     if len(ids) > n_max:
         raise BrokenDraftError(f"returned {len(ids)} tokens where {n_max} were asked for")
@@ -153,7 +154,25 @@ def check_draft(answer: Any, n_max: int, n_vocab: int) -> Draft:
         hash(evidence)
     except TypeError:
         raise BrokenDraftError(f"returned evidence that is not hashable: {evidence!r}") from None
-    return Draft(tokens=ids, evidence=evidence) if ids else NO_DRAFT
+    confidence = _confidence(confidence, len(ids))
+    return Draft(ids, evidence, confidence) if ids else NO_DRAFT
+
+
+def _confidence(answer: Any, n_tokens: int) -> float | tuple[float, ...] | None:
+    if answer is None:
+        return None
+    values = answer if isinstance(answer, tuple) else (answer,)
+    for value in values:
+        is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        if not is_number or not 0.0 <= value <= 1.0:
+            raise BrokenDraftError(
+                f"returned a confidence of {value!r}, which is not a number from 0 to 1"
+            )
+    if not isinstance(answer, tuple):
+        return float(answer)
+    if len(answer) != n_tokens:
+        raise BrokenDraftError(f"returned {len(answer)} values of confidence for {n_tokens} tokens")
+    return tuple(float(value) for value in answer)
 
 
 def _token_ids(tokens: Any) -> list[int]:

@@ -289,11 +289,11 @@ class Generation:
             n = min(target.n_batch, end - self.n_past)
             rows = self._read_prompt(n, n_rows=int(self.n_past + n == self.n_prompt))
         trials = []
-        if calibration:
-            # So that the first trial does not count what the source has to catch up on.
-            self._rehearse_draft(1)
         self._guard.take_seconds()
         for n in calibration:
+            # Asked once before, so that the trial does not count what the source catches up on.
+            self._rehearse_draft(1)
+            self._guard.take_seconds()
             draft, first = self._rehearse_draft(n), self.n_past + 1
             draft_s, began = self._guard.take_seconds(), time.perf_counter()
             rows = self._read_prompt(n, n_rows=n)

@@ -36,10 +36,14 @@ class Draft:
         evidence: a small hashable that says how sure the source is (the matched length, a
             probability bucket), or a tuple with one such value a token. A source uses at most 64
             distinct values. None: the source does not say.
+        confidence: the source's own estimate, 0 to 1, of the chance that a token is accepted if
+            those before it are, or a tuple with one such number a token. A gate begins with it, and
+            corrects it by what it sees. None: no estimate.
     """
 
     tokens: Sequence[int]
     evidence: Hashable | tuple[Hashable, ...] = None
+    confidence: float | tuple[float, ...] | None = None
 
 
 NO_DRAFT = Draft(tokens=())

@@ -37,6 +37,16 @@ BAD = [
     ("a float array", np.ones(2), r"array of shape \(2,\) and type float64"),
     ("unhashable evidence", Draft([1], evidence=[2]), "evidence that is not hashable"),  # type: ignore[arg-type]
     ("too little evidence", Draft([1, 2], evidence=(1,)), "1 values of evidence for 2 tokens"),
+    (
+        "too sure",
+        Draft([1], confidence=1.5),
+        "confidence of 1.5, which is not a number from 0 to 1",
+    ),
+    ("not a number", Draft([1], confidence=float("nan")), "confidence of nan"),
+    ("a list", Draft([1], confidence=[0.5]), r"confidence of \[0\.5\]"),  # type: ignore[arg-type]
+    ("a yes", Draft([1], confidence=True), "confidence of True"),
+    ("one of two", Draft([1, 2], confidence=(0.5, "high")), "confidence of 'high'"),  # type: ignore[arg-type]
+    ("too few", Draft([1, 2], confidence=(0.5,)), "1 values of confidence for 2 tokens"),
 ]
 
 
@@ -59,6 +69,15 @@ def test_evidence_is_kept() -> None:
     """One value for the draft, or one a token."""
     assert check_draft(Draft([1], evidence="sure"), 3, 16).evidence == "sure"
     assert check_draft(Draft([1, 2], evidence=(1, 2)), 3, 16).evidence == (1, 2)
+
+
+def test_confidence_is_kept() -> None:
+    """As plain numbers, whatever the source counted with."""
+    assert check_draft(Draft([1], confidence=1), 3, 16).confidence == 1.0
+    draft = check_draft(Draft([1, 2], confidence=(np.float32(0.5), 0)), 3, 16)
+    assert draft.confidence == (0.5, 0.0)
+    assert isinstance(draft.confidence, tuple)
+    assert all(type(value) is float for value in draft.confidence)
 
 
 def failing(hook: str) -> ScriptedSource:

@@ -17,8 +17,10 @@ N_PROBE = 2
 what it missed, the second shows what it costs when in step."""
 N_PUT_OFF = 16
 """Steps for which a source that cannot be afforded is not thought of."""
-GAIN_MEMORY = 0.9
+GAIN_MEMORY = 0.8
 """Weight that the gain of an earlier asking keeps for each later one."""
+GAIN_PRIOR = 2.0
+"""Askings that the presumption counts for that they bring nothing."""
 
 
 @define(eq=False)
@@ -104,6 +106,7 @@ class Asking:
 
     _gain: float = field(default=0.0, init=False)
     """Plain decodes that an asking brings, its own cost not counted."""
+    _n_asked: int = field(default=0, init=False)
     _cost: float = field(default=0.0, init=False)
     """Plain decodes that the last one cost."""
     _wait: int = field(default=1, init=False)
@@ -146,6 +149,8 @@ class Asking:
         """The source was asked: what that cost and is expected to bring, in plain decodes."""
         self._n_unasked = self._put_off_to = 0
         self._cost = cost
-        self._gain += (1.0 - GAIN_MEMORY) * (gain - self._gain)
+        self._n_asked += 1
+        weight = max(1.0 / (GAIN_PRIOR + self._n_asked), 1.0 - GAIN_MEMORY)
+        self._gain += weight * (gain - self._gain)
         if self._gain > cost:
             self._wait = 1

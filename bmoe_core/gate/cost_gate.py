@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import define, field
 
 from bmoe_core.gate.allowance import Allowance
 from bmoe_core.gate.asking import CHEAP, Asking, DraftCosts
+from bmoe_core.gate.chances import by_rung, chances_by_rung, cut
 from bmoe_core.gate.costs import OUTLIER, DecodeCosts
-from bmoe_core.gate.ladder import MAX_WIDTH, N_MORE, RUNG_OF, RUNGS, STRETCH_OF_RUNG
+from bmoe_core.gate.ladder import MAX_WIDTH, N_MORE, RUNG_OF, RUNGS
 from bmoe_core.gate.record import GateRecord
 from bmoe_core.gate.shadows import Shadows
 from bmoe_core.gate.stakes import AT_EASE, CAUTION, account_grows
@@ -21,9 +22,12 @@ from bmoe_core.steps import NO_DRAFT, Draft
 MARGIN = 0.02
 """Share by which a step has to beat the plain rate, beside the doubt about that rate: the best of
 several estimates looks better than it is."""
-CALIBRATION = (4, 2, 2, 1, 1, 1, 1)
-"""Positions of the decodes that the end of the first prompt is read in: about five plain decodes
+CALIBRATION = (4, 4, 2, 2, 1, 1, 1, 1)
+"""Positions of the decodes that the end of the first prompt is read in: about seven plain decodes
 more than to read it at once. Of two of the same width the second one has no switch in it."""
+HOPE = 6.0
+"""Right tokens that are imagined beside those seen of each stretch, where a costly source is asked:
+what its next draft is worth is known when it is there, and only then are any verified."""
 DEVIATIONS = 1.5
 """Standard deviations below its estimate at which a plain decode is booked as a gain."""
 HOPELESS = 0.01
@@ -141,22 +145,18 @@ class CostGate:
         return RUNGS[self._asked_rung]
 
     def _rung_worth_asking(self, top: int, plain_s: float) -> int:
-        """The rung to ask for: the best one for an average draft, or 0: let the source be."""
+        """The rung to ask for: the best one for a good draft, or 0: let the source be."""
         drafts, own_s = self._draft_costs, self._own_s
         draft_costs = [(drafts.seconds(rung) + own_s) / plain_s for rung in range(top + 1)]
-        chances = _by_rung(self.survival.average())
-        rung, _, _ = self._best_rung(chances, top, draft_costs, self._most())
-        if rung > 1:
-            affordable = self._affordable_rung(
-                rung, lambda: _by_rung(self.survival.average(CAUTION))
-            )
-            rung = max(affordable, 1)
-        if not rung and draft_costs[1] <= self._left():
-            # It cannot be verified, and is still worth a look now and then.
-            rung = 1
-        if not rung:
+        chances = by_rung(self.survival.average(HOPE))
+        most = self._most()
+        if self.costs.bound[1] + draft_costs[1] + self._switch_to(1) > most:
+            # Nothing could be verified, so there is no use in looking.
             self._asking.put_off()
             return 0
+        best, _, _ = self._best_rung(chances, top, draft_costs, most)
+        # What holds out no hope is still asked now and then: the text may change.
+        rung = max(best, 1)
         if not self._asking.is_due(draft_costs[rung]):
             return 0
         while rung < top and draft_costs[rung + 1] - draft_costs[rung] < LITTLE:
@@ -169,15 +169,15 @@ class CostGate:
         if not self._asked_rung:
             return 0
         if len(draft.tokens) > MAX_WIDTH:
-            draft = _cut(draft)
+            draft = cut(draft)
         self._draft, gain = draft, 0.0
         self._charge_draft(draft_s)
         if draft.tokens and self.costs.warm:
             # What the draft cost is spent, whatever becomes of it.
-            chances, most = self._chances(draft), self._most()
+            chances, most = chances_by_rung(draft, self.survival), self._most()
             top = RUNG_OF[len(draft.tokens)]
             rung, rate, gain_of_rung = self._best_rung(chances, top, FREE, most)
-            affordable = self._affordable_rung(rung, lambda: self._chances(draft, CAUTION))
+            affordable = self._affordable_rung(rung, draft)
             if 0 < affordable < rung:
                 rung, rate, gain_of_rung = self._best_rung(chances, affordable, FREE, most)
             if affordable and rate * (1.0 + self._switch_to(0)) > 1.0 + MARGIN + self.costs.doubt:
@@ -196,39 +196,17 @@ class CostGate:
         self._draft_charge = max(0.0, charge - CHEAP) if self._is_cheap else charge
         drafts.observe(rung, draft_s, in_step=in_step)
 
-    def _affordable_rung(self, rung: int, cautiously: Callable[[], Sequence[float]]) -> int:
-        """The highest rung up to ``rung`` that is not too high a stake for the account.
-
-        ``cautiously`` tells the chances for that; they are not worked out where nothing hangs on
-        them.
-        """
+    def _affordable_rung(self, rung: int, draft: Draft) -> int:
+        """The highest rung up to ``rung`` that is not too high a stake for the account."""
         left = self._left()
         if left >= AT_EASE or not rung:
             return rung
         if left <= 0.0:
             return 0
-        cautious = cautiously()
+        cautious = chances_by_rung(draft, self.survival, CAUTION)
         while rung and not account_grows(left, cautious, rung, self._switch_to(rung), self.costs):
             rung -= 1
         return rung
-
-    def _chances(self, draft: Draft, n_wrong: float = 0.0) -> list[float]:
-        """For each rung, the chance of a token that it has beyond the rung below.
-
-        That is the chance that it is accepted if the tokens before it are; where a rung has several
-        more and each has its own evidence, the mean over those. ``n_wrong`` wrong tokens are
-        imagined beside those seen.
-        """
-        evidence = draft.evidence
-        if not isinstance(evidence, tuple):
-            return _by_rung(self.survival.given(evidence, n_wrong))
-        given = {value: self.survival.given(value, n_wrong) for value in set(evidence)}
-        chances = [1.0]
-        for rung in range(1, RUNG_OF[len(evidence)] + 1):
-            values = evidence[RUNGS[rung - 1] : RUNGS[rung]]
-            stretch = STRETCH_OF_RUNG[rung]
-            chances.append(sum(given[value][stretch] for value in values) / len(values))
-        return chances
 
     def _left(self) -> float:
         """Plain decodes that may still be staked in this step."""
@@ -354,14 +332,3 @@ class CostGate:
             "cost_by_positions": {str(n): cost for n, cost in self.costs.measured.items()},
             "rollback_share": self.costs.replay,
         }
-
-
-def _by_rung(by_stretch: Sequence[float]) -> list[float]:
-    return [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
-
-
-def _cut(draft: Draft) -> Draft:
-    evidence = draft.evidence
-    if isinstance(evidence, tuple):
-        evidence = evidence[:MAX_WIDTH]
-    return Draft(draft.tokens[:MAX_WIDTH], evidence)

@@ -23,12 +23,14 @@ class Shadow:
     Attributes:
         tokens: of the draft, MAX_WIDTH at most.
         evidence: of the draft.
+        confidence: of the draft.
         is_doubted: none of it was verified, and it is not known yet that it would have paid.
         n_right: tokens that were what the target said, and that were compared.
     """
 
     tokens: Sequence[int]
     evidence: Hashable
+    confidence: float | tuple[float, ...] | None
     is_doubted: bool
     n_right: int = 0
 
@@ -52,7 +54,7 @@ class Shadows:
 
     def add(self, draft: Draft, *, declined: bool) -> None:
         """Follow a draft from this step's tokens on; ``declined``: none of it was verified."""
-        self._shadows.append(Shadow(draft.tokens, draft.evidence, declined))
+        self._shadows.append(Shadow(draft.tokens, draft.evidence, draft.confidence, declined))
 
     def compare(self, followed: Sequence[int]) -> int:
         """Compare all of them with the tokens that the target decided on in this step.
@@ -77,6 +79,8 @@ class Shadows:
         while index < last and tokens[index] == followed[index - first]:
             index += 1
         self._record(shadow.evidence, first, index - first, then_wrong=index < last)
+        if shadow.confidence is not None:
+            self._judge(shadow.confidence, first, index - first, then_wrong=index < last)
         shadow.n_right = index
         if shadow.is_doubted:
             costs = self._costs.ratio
@@ -92,3 +96,13 @@ class Shadows:
             self._survival.record(evidence[index], index, 1, then_wrong=False)
         if then_wrong:
             self._survival.record(evidence[first + n_right], first + n_right, 0, then_wrong=True)
+
+    def _judge(
+        self, confidence: float | tuple[float, ...], first: int, n_right: int, *, then_wrong: bool
+    ) -> None:
+        n = n_right + then_wrong
+        if isinstance(confidence, tuple):
+            n_expected_right = sum(confidence[first : first + n])
+        else:
+            n_expected_right = n * confidence
+        self._survival.judge(n - n_expected_right, n_right, then_wrong=then_wrong)

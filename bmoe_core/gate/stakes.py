@@ -10,7 +10,7 @@ from bmoe_core.gate.ladder import N_MORE, RUNGS
 
 AT_EASE = 12.0
 """Plain decodes in the account above which no stake is too high for it."""
-CAUTION = 2.0
+CAUTION = 3.0
 """Wrong tokens that are imagined beside those seen of each stretch, where the chances decide what
 is staked: a source has to be right for a while before much is risked on it."""
 

@@ -21,6 +21,10 @@ GROUP_WEIGHT = 3.0
 """Tokens, at most, that one value of the evidence counts for in the estimate for all of them."""
 MEMORY = 0.95
 """Weight that an older token keeps for each newer one: about the last 20 count."""
+LEAST_DOUBT = 0.02
+"""The least chance of being wrong that a token is given, whatever its source believes."""
+DOUBT_PRIOR = 1.0
+"""Wrong tokens that the presumption counts for that a source judges itself rightly."""
 MAX_EVIDENCE = 64
 """Distinct values of evidence that are told apart, as many as a source may use."""
 
@@ -45,35 +49,71 @@ class Survival:
     _by_token: Counts = field(init=False)
     _overall: Counts = field(init=False)
     _by_evidence: dict[Hashable, Counts] = field(factory=dict, init=False)
+    _n_wrong: float = field(default=0.0, init=False)
+    _n_expected_wrong: float = field(default=0.0, init=False)
+    """Of those, and of all tokens that their source had told its confidence in; decayed."""
 
     def __attrs_post_init__(self) -> None:
         self._by_token = _no_counts()
         self._overall = _no_counts()
 
-    def average(self, n_wrong: float = 0.0) -> list[float]:
+    def average(self, n_right: float = 0.0) -> list[float]:
         """For each stretch the chance of its next token in the drafts that come.
 
-        ``n_wrong`` wrong tokens of each stretch are imagined beside those seen.
+        ``n_right`` right tokens of each stretch are imagined beside those seen.
         """
-        return _shrunk(self._by_token, n_wrong)
+        return _shrunk(self._by_token, n_right=n_right)
 
     def overall(self, n_wrong: float = 0.0) -> list[float]:
         """For each stretch the chance of its next token in a draft of unknown evidence.
 
         ``n_wrong`` wrong tokens of each stretch are imagined beside those seen.
         """
-        return _shrunk(self._overall, n_wrong)
+        return _shrunk(self._overall, n_wrong=n_wrong)
 
-    def given(self, evidence: Hashable, n_wrong: float = 0.0) -> list[float]:
-        """The same with an evidence, of the draft or of one token of it."""
+    def given(
+        self, evidence: Hashable, n_wrong: float = 0.0, confidence: float | None = None
+    ) -> list[float]:
+        """The same with an evidence, and perhaps a confidence, of the draft or of one token."""
+        if confidence is None:
+            priors = self.overall(n_wrong)
+        else:
+            priors = [self.corrected(confidence, n_wrong)] * len(LAST_DEPTHS)
+        return [self._posterior(evidence, i, prior) for i, prior in enumerate(priors)]
+
+    def of_token(
+        self, evidence: Hashable, stretch: int, confidence: float, n_wrong: float = 0.0
+    ) -> float:
+        """The chance of one token in that stretch."""
+        return self._posterior(evidence, stretch, self.corrected(confidence, n_wrong))
+
+    def corrected(self, confidence: float, n_wrong: float = 0.0) -> float:
+        """The chance of a token, by its source's confidence in it alone.
+
+        What that leaves for being wrong is multiplied by the wrong tokens seen, for each that the
+        source expected. ``n_wrong`` wrong ones are imagined beside those.
+        """
+        excess = (self._n_wrong + n_wrong + DOUBT_PRIOR) / (self._n_expected_wrong + DOUBT_PRIOR)
+        return max(1.0 - max(1.0 - confidence, LEAST_DOUBT) * excess, 0.0)
+
+    def _posterior(self, evidence: Hashable, stretch: int, prior: float) -> float:
         counts = self._by_evidence.get(evidence)
         if counts is None:
-            return self.overall(n_wrong)
-        chances = zip(self.overall(n_wrong), *counts, strict=True)
-        return [
-            (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT)
-            for chance, accepted, n in chances
-        ]
+            return prior
+        accepted, n = counts
+        return (accepted[stretch] + PRIOR_WEIGHT * prior) / (n[stretch] + PRIOR_WEIGHT)
+
+    def judge(self, n_expected_wrong: float, n_right: int, *, then_wrong: bool) -> None:
+        """Learn how well a source knows itself, from tokens that it told its confidence in.
+
+        Args:
+            n_expected_wrong: how many of those compared would be wrong by that.
+            n_right: how many were accepted.
+            then_wrong: the next one was not.
+        """
+        kept = _WEIGHT[n_right] * (MEMORY if then_wrong else 1.0)
+        self._n_wrong = kept * self._n_wrong + then_wrong
+        self._n_expected_wrong = kept * self._n_expected_wrong + n_expected_wrong
 
     def record(self, evidence: Hashable, index: int, n_right: int, *, then_wrong: bool) -> None:
         """Learn the fate of tokens of a draft, all those before them being accepted.
@@ -116,11 +156,12 @@ class Survival:
             all_n[stretch] += said
 
 
-def _shrunk(counts: Counts, n_wrong: float = 0.0) -> list[float]:
+def _shrunk(counts: Counts, *, n_right: float = 0.0, n_wrong: float = 0.0) -> list[float]:
     """For each stretch the chance of its next token, that of the stretch before being its prior."""
     chance, chances = PRIOR, []
+    imagined = n_right + n_wrong
     for accepted, n in zip(*counts, strict=True):
-        chance = (accepted + PRIOR_WEIGHT * chance) / (n + PRIOR_WEIGHT + n_wrong)
+        chance = (accepted + n_right + PRIOR_WEIGHT * chance) / (n + imagined + PRIOR_WEIGHT)
         chances.append(chance)
     return chances
 

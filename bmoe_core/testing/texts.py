@@ -6,7 +6,7 @@ The right token at each position is the position itself; a draft is right about 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from attrs import define, field
@@ -41,11 +41,13 @@ class Scripted:
             right about those before it.
         evidence: for each position, that of a draft made there; None where the source declines.
         regimes: for each position, a name of the kind of text.
+        confidence: the source's for each value of its evidence; empty: it tells none.
     """
 
     hits: Sequence[bool]
     evidence: Sequence[int | None]
     regimes: Sequence[str]
+    confidence: Mapping[int, float] = field(factory=dict)
 
     def propose(self, position: int, n_max: int) -> Draft:
         """See :meth:`Text.propose`."""
@@ -53,7 +55,8 @@ class Scripted:
         if evidence is None:
             return NO_DRAFT
         ahead = range(position + 1, position + 1 + n_max)
-        return Draft([p if self.hits[p] else WRONG for p in ahead], evidence)
+        tokens = [p if self.hits[p] else WRONG for p in ahead]
+        return Draft(tokens, evidence, self.confidence.get(evidence))
 
     def accept(self, draft: Draft, n_verified: int) -> int:
         """See :meth:`Text.accept`."""
@@ -71,6 +74,8 @@ class Scripted:
 class Adversary:
     """Drafts are right as long as they are not verified, and wrong once they are.
 
+    The source says that it is sure of every token.
+
     Attributes:
         bait: verified drafts in a row that are right before one that is wrong.
     """
@@ -80,7 +85,7 @@ class Adversary:
 
     def propose(self, position: int, n_max: int) -> Draft:
         """See :meth:`Text.propose`."""
-        return Draft(list(range(position + 1, position + 1 + n_max)), evidence=1)
+        return Draft(list(range(position + 1, position + 1 + n_max)), evidence=1, confidence=1.0)
 
     def accept(self, draft: Draft, n_verified: int) -> int:
         """See :meth:`Text.accept`."""
@@ -96,13 +101,16 @@ class Adversary:
 
 
 def _scripted(hits: list[bool], regimes: list[str]) -> Scripted:
-    """A source that has matched for as long as it was right, 12 tokens at most, from 3 on."""
+    """A source that has matched for as long as it was right, 12 tokens at most, from 3 on.
+
+    Its confidence is that of prompt lookup: by the rule of succession.
+    """
     evidence: list[int | None] = []
     run = 0
     for hit in hits:
         run = run + 1 if hit else 0
         evidence.append(min(run, 12) if run >= 3 else None)
-    return Scripted(hits, evidence, regimes)
+    return Scripted(hits, evidence, regimes, {m: (m + 1) / (m + 3) for m in range(3, 13)})
 
 
 def constant(n: int, seed: int, acceptance: float) -> Scripted:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from attrs import define, field
+from attrs import define, evolve, field
 
 from bmoe_core.errors import SourceContractError, SourceUnavailable, summarize
 from bmoe_core.guard import BrokenDraftError, check_draft
@@ -44,7 +44,8 @@ def show_draft(draft: Draft) -> str:
     if not draft.tokens:
         return "nothing (declined)"
     evidence = "" if draft.evidence is None else f" with evidence {draft.evidence!r}"
-    return f"{show(draft.tokens)}{evidence}"
+    confidence = "" if draft.confidence is None else f" and confidence {draft.confidence!r}"
+    return f"{show(draft.tokens)}{evidence}{confidence}"
 
 
 @define(eq=False)
@@ -144,7 +145,7 @@ class Trial:
             # A draft may be a part of the history; the loop copies it at once.
             answer = answer.tolist()
         elif isinstance(answer, Draft) and isinstance(answer.tokens, np.ndarray):
-            answer = Draft(answer.tokens.tolist(), answer.evidence)
+            answer = evolve(answer, tokens=answer.tokens.tolist())
         traces = [weakref.ref(owner), weakref.ref(lent)]
         del owner, lent
         if any(trace() is not None for trace in traces):

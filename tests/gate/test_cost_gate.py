@@ -203,7 +203,7 @@ def test_the_end_of_the_first_prompt_tells_what_decodes_cost() -> None:
     gate = CostGate()
     gate.begin()
     widths = gate.calibration(9)
-    assert widths == (4, 2, 2, 1, 1, 1, 1)
+    assert widths == (4, 4, 2, 2, 1, 1, 1, 1)
     gate.calibrate([Trial(n, COST[n] * PLAIN_S, 0.0) for n in widths])
     assert gate.costs.plain_s == pytest.approx(PLAIN_S)
     assert gate.costs.measured == pytest.approx({2: 1.6, 4: 2.4}, rel=0.15)

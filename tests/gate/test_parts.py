@@ -402,6 +402,34 @@ class TestSurvival:
             survival.record(1, 0, 0, then_wrong=True)
         assert survival.given(1)[0] < 0.1
 
+    def test_a_source_s_confidence_is_where_its_estimate_begins(self) -> None:
+        """It stands in for the prior of every stretch, and what was seen counts as ever."""
+        survival = Survival()
+        assert survival.given(5, confidence=0.9) == pytest.approx([0.9] * 6)
+        survival.record(5, 0, 1, then_wrong=True)
+        assert survival.given(5, confidence=0.9)[0] == pytest.approx((1.0 + 2.7) / 4)
+        assert survival.of_token(5, 1, 0.9) == pytest.approx((0.0 + 2.7) / 4)
+
+    def test_no_source_is_believed_to_be_certain(self) -> None:
+        """It may be wrong one time in fifty."""
+        assert Survival().corrected(1.0) == pytest.approx(0.98)
+
+    def test_a_source_that_knows_itself_badly_is_corrected(self) -> None:
+        """Ten tokens at 0.9, of which one is expected to be wrong, and five are: six wrong for two,
+        the presumed one among them, so its doubt is taken three times. Then the other way round."""
+        survival = Survival()
+        for _ in range(5):
+            survival.judge(0.2, 1, then_wrong=True)
+        assert survival.corrected(0.9) == pytest.approx(1 - 0.1 * 6 / 2, abs=0.06)
+        timid = Survival()
+        timid.judge(5.0, 10, then_wrong=False)
+        assert timid.corrected(0.5) == pytest.approx(1 - 0.5 * 1 / 6)
+
+    def test_imagined_wrong_tokens_weigh_against_its_confidence(self) -> None:
+        """Two of them beside the presumed one: three times the doubt."""
+        assert Survival().corrected(0.9, n_wrong=2.0) == pytest.approx(0.7)
+        assert Survival().corrected(0.5, n_wrong=2.0) == 0.0
+
     def test_at_most_64_kinds_of_evidence_are_kept(self) -> None:
         """A source that breaks its promise does not fill the memory; the rest is pooled."""
         survival = Survival()
@@ -453,6 +481,26 @@ class TestShadows:
         expected.record("a", 0, 2, then_wrong=False)
         expected.record("b", 2, 1, then_wrong=True)
         assert survival.overall() == pytest.approx(expected.overall())
+
+    def test_a_source_s_confidence_is_judged_token_by_token(self) -> None:
+        """Of the tokens compared: two right ones and a wrong one, in two steps."""
+        shadows, survival = self.make()
+        shadows.add(Draft([4, 5, 6, 7], 1, (0.9, 0.8, 0.5, 0.1)), declined=True)
+        shadows.compare([4, 5])
+        shadows.compare([9])
+        expected = Survival()
+        expected.judge(0.3, 2, then_wrong=False)
+        expected.judge(0.5, 0, then_wrong=True)
+        assert survival.corrected(0.5) == pytest.approx(expected.corrected(0.5))
+
+    def test_one_confidence_is_that_of_every_token(self) -> None:
+        """Two tokens at 0.8."""
+        shadows, survival = self.make()
+        shadows.add(Draft([4, 5], 1, 0.8), declined=True)
+        shadows.compare([4, 9])
+        expected = Survival()
+        expected.judge(0.4, 1, then_wrong=True)
+        assert survival.corrected(0.5) == pytest.approx(expected.corrected(0.5))
 
     def test_a_new_generation_forgets_them(self) -> None:
         """Drafts for the old text say nothing about the new one."""

@@ -23,7 +23,9 @@ class MtpSource:
     hidden rows; the head catches up on them at the next draft, or when a batch of them has come
     together. It never sees a rejected token, and is rewound after drafting.
 
-    The evidence of each drafted token is the bucket, 0 to 7, of the head's probability for it.
+    The confidence in each drafted token is the head's probability for it, to two digits: the last
+    bits of a logit depend on how many tokens the head catches up on. The evidence is the bucket,
+    0 to 7, that it falls into.
     """
 
     p_min: float = field(
@@ -122,6 +124,7 @@ class MtpSource:
         rows = self._rows
         drafted: list[int] = []
         buckets: list[int] = []
+        confidence: list[float] = []
         try:
             while True:
                 logits = head.decode(todo, rows, logits=True)
@@ -132,6 +135,7 @@ class MtpSource:
                     break
                 drafted.append(token)
                 buckets.append(min(int(probability * N_BUCKETS), N_BUCKETS - 1))
+                confidence.append(min(round(probability, 2), 1.0))
                 if len(drafted) == n_max:
                     break
                 todo, rows = [token], head.last_row()
@@ -139,7 +143,7 @@ class MtpSource:
             if head.n_past > n_confirmed:
                 self._keep_last_row()
                 head.rewind(n_confirmed)
-        return Draft(drafted, evidence=tuple(buckets)) if drafted else None
+        return Draft(drafted, tuple(buckets), tuple(confidence)) if drafted else None
 
     @hookimpl
     def report(self) -> list[str]:

@@ -27,7 +27,9 @@ class NgramSource:
     ``min_match`` tokens it declines, which costs the run nothing. The rules are those of
     BigMoeOnEdge's n-gram decoding.
 
-    The evidence of a draft is the matched length.
+    The evidence of a draft is the matched length. The confidence in its tokens is, by Laplace's
+    rule of succession, (m + 1) / (m + 3) after a match of m tokens: so many were the same in both
+    places, and the one before them was not.
 
     Raises:
         ValueError: not 1 <= min_match <= max_match <= 64.
@@ -71,7 +73,8 @@ class NgramSource:
         start, length = self._longest_match()
         if not length or n_max < 1:
             return None
-        return Draft(self._seen[start : start + n_max], evidence=length)
+        confidence = (length + 1) / (length + 3)
+        return Draft(self._seen[start : start + n_max], length, confidence)
 
     def _index(self, tokens: npt.NDArray[np.int32]) -> None:
         """Take note of the tokens that were not there the last time.
