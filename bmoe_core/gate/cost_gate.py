@@ -173,17 +173,27 @@ class CostGate:
         self._draft, gain = draft, 0.0
         self._charge_draft(draft_s)
         if draft.tokens and self.costs.warm:
-            # What the draft cost is spent, whatever becomes of it.
-            chances, most = chances_by_rung(draft, self.survival), self._most()
-            top = RUNG_OF[len(draft.tokens)]
-            rung, rate, gain_of_rung = self._best_rung(chances, top, FREE, most)
-            affordable = self._affordable_rung(rung, draft)
-            if 0 < affordable < rung:
-                rung, rate, gain_of_rung = self._best_rung(chances, affordable, FREE, most)
-            if affordable and rate * (1.0 + self._switch_to(0)) > 1.0 + MARGIN + self.costs.doubt:
-                self._rung, gain = rung, gain_of_rung
+            most = self._most()
+            if most >= min(self.costs.bound[1:]):
+                gain = self._choose_rung(draft, most)
         self._asking.learn(self._draft_charge, gain)
         return RUNGS[self._rung]
+
+    def _choose_rung(self, draft: Draft, most: float) -> float:
+        """Take a rung that costs ``most`` at most, if one pays; the plain decodes it should gain.
+
+        What the draft cost is not counted: it is spent, whatever becomes of it.
+        """
+        chances = chances_by_rung(draft, self.survival)
+        top = RUNG_OF[len(draft.tokens)]
+        rung, rate, gain = self._best_rung(chances, top, FREE, most)
+        affordable = self._affordable_rung(rung, draft)
+        if 0 < affordable < rung:
+            rung, rate, gain = self._best_rung(chances, affordable, FREE, most)
+        if affordable and rate * (1.0 + self._switch_to(0)) > 1.0 + MARGIN + self.costs.doubt:
+            self._rung = rung
+            return gain
+        return 0.0
 
     def _charge_draft(self, draft_s: float) -> None:
         plain_s, drafts, rung = self.costs.plain_s, self._draft_costs, self._asked_rung
@@ -227,6 +237,7 @@ class CostGate:
         """
         costs = self.costs
         low, bound, rejects = costs.low, costs.bound, costs.merges or costs.replay > 0.0
+        switch, n_last = costs.switch, self._n_last - 1 - self._n_pending
         best, best_rate, best_gain = 0, 0.0, 0.0
         survival, n_tokens, replayed = 1.0, 1.0, 0.0
         for rung in range(1, min(top, costs.highest) + 1):
@@ -238,7 +249,9 @@ class CostGate:
             n_tokens += chance * lost / (1.0 - chance) if lost else before * n_more
             if rejects:
                 replayed += lost * costs.after_rejection(rung)
-            beside = draft_costs[rung] + self._switch_to(rung)
+            beside = draft_costs[rung]
+            if RUNGS[rung] != n_last:
+                beside += switch
             if bound[rung] + beside <= most:
                 cost = low[rung] + beside + replayed
                 if n_tokens > best_rate * cost:

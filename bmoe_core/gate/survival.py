@@ -75,17 +75,27 @@ class Survival:
         self, evidence: Hashable, n_wrong: float = 0.0, confidence: float | None = None
     ) -> list[float]:
         """The same with an evidence, and perhaps a confidence, of the draft or of one token."""
+        counts = self._by_evidence.get(evidence)
         if confidence is None:
             priors = self.overall(n_wrong)
         else:
             priors = [self.corrected(confidence, n_wrong)] * len(LAST_DEPTHS)
-        return [self._posterior(evidence, i, prior) for i, prior in enumerate(priors)]
+        if counts is None:
+            return priors
+        return [
+            (accepted + PRIOR_WEIGHT * prior) / (n + PRIOR_WEIGHT)
+            for prior, accepted, n in zip(priors, *counts, strict=True)
+        ]
 
     def of_token(
         self, evidence: Hashable, stretch: int, confidence: float, n_wrong: float = 0.0
     ) -> float:
         """The chance of one token in that stretch."""
-        return self._posterior(evidence, stretch, self.corrected(confidence, n_wrong))
+        prior, counts = self.corrected(confidence, n_wrong), self._by_evidence.get(evidence)
+        if counts is None:
+            return prior
+        accepted, n = counts
+        return (accepted[stretch] + PRIOR_WEIGHT * prior) / (n[stretch] + PRIOR_WEIGHT)
 
     def corrected(self, confidence: float, n_wrong: float = 0.0) -> float:
         """The chance of a token, by its source's confidence in it alone.
@@ -95,13 +105,6 @@ class Survival:
         """
         excess = (self._n_wrong + n_wrong + DOUBT_PRIOR) / (self._n_expected_wrong + DOUBT_PRIOR)
         return max(1.0 - max(1.0 - confidence, LEAST_DOUBT) * excess, 0.0)
-
-    def _posterior(self, evidence: Hashable, stretch: int, prior: float) -> float:
-        counts = self._by_evidence.get(evidence)
-        if counts is None:
-            return prior
-        accepted, n = counts
-        return (accepted[stretch] + PRIOR_WEIGHT * prior) / (n[stretch] + PRIOR_WEIGHT)
 
     def judge(self, n_expected_wrong: float, n_right: int, *, then_wrong: bool) -> None:
         """Learn how well a source knows itself, from tokens that it told its confidence in.
