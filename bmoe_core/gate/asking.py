@@ -121,10 +121,13 @@ class Asking:
         return self._n_unasked == 0
 
     @property
+    def is_put_off(self) -> bool:
+        """Whether its drafts could not be afforded a few steps ago."""
+        return self._n_unasked < self._put_off_to
+
+    @property
     def is_waiting(self) -> bool:
-        """Whether it was put off, or did not pay and its next probe is not due, at any cost."""
-        if self._n_unasked < self._put_off_to:
-            return True
+        """Whether it did not pay and its next probe is not due, at any cost."""
         return self._n_probes <= 0 and self._gain <= self._cost and self._n_unasked + 1 < self._wait
 
     def is_due(self, cost: float) -> bool:

@@ -71,7 +71,10 @@ class CostGate:
     _n_last: int = field(default=0, init=False)
     """Positions of the last decode."""
     _rested: list[float] = field(factory=list, init=False)
-    """Seconds of the latest plain decodes, where nothing else happened: not looked at yet."""
+    """Seconds of the latest plain decodes, where no draft was made: not looked at yet."""
+    _n_asked_in_vain: int = field(default=0, init=False)
+    _in_vain_s: float = field(default=0.0, init=False)
+    """In how many of those steps the source was asked, and the seconds that took."""
     _n_pending: int = field(default=0, init=False)
     # Of the step under way:
     _asked_rung: int = field(default=0, init=False)
@@ -126,10 +129,10 @@ class CostGate:
     def ask(self, room: int) -> int:
         """How many tokens to ask for: all that cost next to nothing, or as many as should pay."""
         self._asked_rung, self._draft_charge = 0, 0.0
-        if not self._is_cheap and self._asking.is_waiting:
-            self._asking.skip()
+        asking = self._asking
+        if asking.is_put_off or (not self._is_cheap and asking.is_waiting):
+            asking.skip()
             return 0
-        self._catch_up()
         plain_s = self.costs.plain_s
         if room < 1 or plain_s is None:
             return 0
@@ -139,9 +142,10 @@ class CostGate:
         if self._is_cheap:
             self._asked_rung = top
         elif self.costs.warm:
-            self._asked_rung = self._rung_worth_asking(top, plain_s)
+            self._catch_up()
+            self._asked_rung = self._rung_worth_asking(top, self.costs.plain_s or plain_s)
         if not self._asked_rung:
-            self._asking.skip()
+            asking.skip()
         return RUNGS[self._asked_rung]
 
     def _rung_worth_asking(self, top: int, plain_s: float) -> int:
@@ -172,11 +176,16 @@ class CostGate:
             draft = cut(draft)
         self._draft, gain = draft, 0.0
         self._charge_draft(draft_s)
+        can_pay = True
         if draft.tokens and self.costs.warm:
+            self._catch_up()
             most = self._most()
-            if most >= min(self.costs.bound[1:]):
+            can_pay = most >= min(self.costs.bound[1:])
+            if can_pay:
                 gain = self._choose_rung(draft, most)
         self._asking.learn(self._draft_charge, gain)
+        if not can_pay:
+            self._asking.put_off()
         return RUNGS[self._rung]
 
     def _choose_rung(self, draft: Draft, most: float) -> float:
@@ -262,8 +271,10 @@ class CostGate:
 
     def learn(self, outcome: Outcome) -> None:
         """See what came of the step: book it, then learn from it."""
-        if not self._asked_rung and self._is_undisturbed:
+        if not self._draft.tokens and not self._draft_charge and self._is_undisturbed:
             self._rested.append(outcome.decode_s)
+            self._n_asked_in_vain += self._asked_rung > 0
+            self._in_vain_s += self._draft_s
             if len(self._rested) == MOST_RESTED:
                 self._catch_up()
             return
@@ -317,7 +328,10 @@ class CostGate:
                 self.costs.observe_plain(seconds, switched=False)
             self.allowance.settle(len(rested), 0.0)
             record.n_steps += len(rested)
-            record.spent_s += sum(rested)
+            record.n_asked_steps += self._n_asked_in_vain
+            record.spent_s += sum(rested) + self._in_vain_s
+            record.saved_s -= self._in_vain_s
+            self._n_asked_in_vain, self._in_vain_s = 0, 0.0
             rested.clear()
 
     def _learn_costs(self, outcome: Outcome, rung: int, n_kept: int | None) -> None:

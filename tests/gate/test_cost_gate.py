@@ -117,15 +117,52 @@ def test_evidence_a_token_cuts_the_draft() -> None:
     assert bench.verified[-20:].count(3) >= 15
 
 
-def test_nothing_is_verified_that_the_allowance_does_not_cover() -> None:
+@pytest.mark.parametrize(("left", "n_verified"), [(0.5, 0), (0.7, 1)])
+def test_nothing_is_verified_that_the_allowance_does_not_cover(
+    left: float, n_verified: int
+) -> None:
     """With 0.5 plain decodes left, one draft token at 1.6 is too dear, however sure it is."""
     bench = Bench()
     for _ in range(30):
         bench.step(8)
+    let_stake(bench.gate, left)
+    assert bench.step(8) == n_verified
+
+
+def test_what_cannot_be_paid_for_is_not_asked_for() -> None:
+    """A lookup that is asked at every step is let be for 16 where the allowance is spent, and is
+    asked again after that; with an account that covers a draft it goes on as before."""
+    bench = Bench()
+    for _ in range(30):
+        bench.step(8)
+    assert bench.asked[-1] == 8
     let_stake(bench.gate, 0.5)
-    assert bench.step(8) == 0
-    let_stake(bench.gate, 0.7)
-    assert bench.step(8) == 1
+    bench.asked.clear()
+    for _ in range(30):
+        bench.step(8)
+    assert [i for i, n in enumerate(bench.asked) if n] == [0, 17]
+    let_stake(bench.gate, 5.0)
+    bench.asked.clear()
+    for _ in range(20):
+        bench.step(8)
+    assert bench.asked[15:] == [8] * 5
+
+
+def test_steps_without_a_draft_are_counted_though_they_are_learned_from_later() -> None:
+    """20 steps in which a lookup at 10 µs declines: the record has them all, with its time."""
+    bench = Bench()
+    for _ in range(8):
+        bench.step(0, length=0)
+    bench.gate.begin()
+    n_asked = len(bench.asked)
+    for _ in range(20):
+        bench.step(0, length=0)
+    record = bench.gate.record
+    assert record.n_steps == 20
+    assert record.n_asked_steps == sum(n > 0 for n in bench.asked[n_asked:]) == 20
+    draft_s = sum(bench.asked[n_asked:]) * 1e-6
+    assert record.spent_s == pytest.approx(20 * PLAIN_S + draft_s)
+    assert record.saved_s == pytest.approx(-draft_s)
 
 
 def test_replay_is_part_of_the_price() -> None:
