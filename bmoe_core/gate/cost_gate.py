@@ -141,7 +141,7 @@ class CostGate:
         self._is_cheap = not drafts.known or drafts.is_cheap(top, plain_s)
         if self._is_cheap:
             self._asked_rung = top
-        elif self.costs.warm:
+        elif self.costs.edge is not None:
             self._catch_up()
             self._asked_rung = self._rung_worth_asking(top, self.costs.plain_s or plain_s)
         if not self._asked_rung:
@@ -176,20 +176,22 @@ class CostGate:
             draft = cut(draft)
         self._draft, gain = draft, 0.0
         self._charge_draft(draft_s)
-        can_pay = True
-        if draft.tokens and self.costs.warm:
+        can_pay, edge = True, self.costs.edge
+        if draft.tokens and edge is not None:
             self._catch_up()
             most = self._most()
             can_pay = most >= min(self.costs.bound[1:])
             if can_pay:
-                gain = self._choose_rung(draft, most)
+                gain = self._choose_rung(draft, most, MARGIN + edge)
         self._asking.learn(self._draft_charge, gain)
         if not can_pay:
             self._asking.put_off()
         return RUNGS[self._rung]
 
-    def _choose_rung(self, draft: Draft, most: float) -> float:
-        """Take a rung that costs ``most`` at most, if one pays; the plain decodes it should gain.
+    def _choose_rung(self, draft: Draft, most: float, edge: float) -> float:
+        """Take a rung that costs ``most`` at most, if one beats the plain rate by that share.
+
+        Returns the plain decodes that it should gain.
 
         What the draft cost is not counted: it is spent, whatever becomes of it.
         """
@@ -199,7 +201,7 @@ class CostGate:
         affordable = self._affordable_rung(rung, draft)
         if 0 < affordable < rung:
             rung, rate, gain = self._best_rung(chances, affordable, FREE, most)
-        if affordable and rate * (1.0 + self._switch_to(0)) > 1.0 + MARGIN + self.costs.doubt:
+        if affordable and rate * (1.0 + self._switch_to(0)) > 1.0 + edge:
             self._rung = rung
             return gain
         return 0.0

@@ -28,6 +28,10 @@ MAX_WARM_UP = 32
 """As many are taken where they are so noisy that the level is in doubt by more than WARM_DOUBT."""
 WARM_DOUBT = 0.03
 """The doubt about the level with which judging begins."""
+ROUGH_DOUBT = 0.06
+"""The doubt with which what pays by far is seen to pay."""
+BY_FAR = 10.0
+"""How many times that doubt it has to pay by."""
 PRIOR_SLOPE = 0.4
 """Plain decodes that a further position is taken to cost before any width was tried: about that of
 a small model on two cores, where a decode waits for arithmetic. Elsewhere it is less."""
@@ -140,6 +144,18 @@ class DecodeCosts:
     def doubt(self) -> float:
         """Standard deviation of the logarithm of ``plain_s``: about its relative error."""
         return math.sqrt(self._level_variance)
+
+    @property
+    def edge(self) -> float | None:
+        """By what share a step has to beat the plain rate, for the doubt about that rate.
+
+        None where too little is known to judge anything.
+        """
+        if self.warm:
+            return self.doubt
+        if len(self._warm_up) < N_WARM_UP or self.doubt > ROUGH_DOUBT:
+            return None
+        return BY_FAR * self.doubt
 
     @property
     def noise(self) -> float:

@@ -197,6 +197,21 @@ class TestDecodeCosts:
         assert n_taken(0.010, 0.050, *[0.010] * 8) == 10
         assert n_taken(0.010, 0.020, 0.005) == 32
 
+    def test_what_is_known_roughly_asks_for_a_wide_edge(self) -> None:
+        """Ten times the doubt from three equal times on, where that is 4.1%; the doubt itself from
+        five on, where it is below 3%; nothing is judged before, nor where times differ much."""
+        costs, edges = DecodeCosts(), []
+        for _ in range(5):
+            edges.append(costs.edge)
+            costs.observe_plain(0.010, switched=False)
+        assert edges[:3] == [None, None, None]
+        assert edges[3] == pytest.approx(10 * (0.02 / 4 / 3) ** 0.5)
+        assert costs.edge == costs.doubt < 0.03
+        noisy = DecodeCosts()
+        for seconds in (0.010, 0.014, 0.010, 0.014):
+            noisy.observe_plain(seconds, switched=False)
+        assert noisy.edge is None
+
     def test_a_switch_of_widths_has_a_cost_of_its_own(self) -> None:
         """Where the first decode of each width takes 0.3 plain decodes more, four still take 2.4.
 
