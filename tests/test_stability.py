@@ -49,7 +49,8 @@ def test_what_a_source_is_given_and_gives() -> None:
         *("n_pending", "n_replayed"),
         *("max_rollback", "decode", "roll_back", "clear", "tokenize", "detokenize", "is_eog"),
     ]
-    assert [field.name for field in attrs.fields(Draft)] == ["tokens", "evidence"]
+    assert [field.name for field in attrs.fields(Draft)] == ["tokens", "evidence", "confidence"]
+    assert Draft([1]) == Draft([1], None, None)
     assert ENTRY_POINT_GROUP == "bmoe.draft_sources"
 
 
