@@ -143,14 +143,15 @@ class CostGate:
             self._asked_rung = top
         elif self.costs.edge is not None:
             self._catch_up()
-            self._asked_rung = self._rung_worth_asking(top, self.costs.plain_s or plain_s)
+            self._asked_rung = self._rung_worth_asking(top)
         if not self._asked_rung:
             asking.skip()
         return RUNGS[self._asked_rung]
 
-    def _rung_worth_asking(self, top: int, plain_s: float) -> int:
+    def _rung_worth_asking(self, top: int) -> int:
         """The rung to ask for: the best one for a good draft, or 0: let the source be."""
-        drafts, own_s = self._draft_costs, self._own_s
+        drafts, own_s, plain_s = self._draft_costs, self._own_s, self.costs.plain_s
+        assert plain_s is not None
         draft_costs = [(drafts.seconds(rung) + own_s) / plain_s for rung in range(top + 1)]
         chances = by_rung(self.survival.average(HOPE))
         most = self._most()
@@ -189,11 +190,12 @@ class CostGate:
         return RUNGS[self._rung]
 
     def _choose_rung(self, draft: Draft, most: float, edge: float) -> float:
-        """Take a rung that costs ``most`` at most, if one beats the plain rate by that share.
-
-        Returns the plain decodes that it should gain.
+        """Take the best rung that costs ``most`` at most, if it beats the plain rate by ``edge``.
 
         What the draft cost is not counted: it is spent, whatever becomes of it.
+
+        Returns:
+            The plain decodes that it should gain; 0.0 where none is taken.
         """
         chances = chances_by_rung(draft, self.survival)
         top = RUNG_OF[len(draft.tokens)]
@@ -248,7 +250,7 @@ class CostGate:
         """
         costs = self.costs
         low, bound, rejects = costs.low, costs.bound, costs.merges or costs.replay > 0.0
-        switch, n_last = costs.switch, self._n_last - 1 - self._n_pending
+        switch, n_unswitched = costs.switch, self._n_last - 1 - self._n_pending
         best, best_rate, best_gain = 0, 0.0, 0.0
         survival, n_tokens, replayed = 1.0, 1.0, 0.0
         for rung in range(1, min(top, costs.highest) + 1):
@@ -261,7 +263,7 @@ class CostGate:
             if rejects:
                 replayed += lost * costs.after_rejection(rung)
             beside = draft_costs[rung]
-            if RUNGS[rung] != n_last:
+            if RUNGS[rung] != n_unswitched:
                 beside += switch
             if bound[rung] + beside <= most:
                 cost = low[rung] + beside + replayed

@@ -75,17 +75,14 @@ class Survival:
         self, evidence: Hashable, n_wrong: float = 0.0, confidence: float | None = None
     ) -> list[float]:
         """The same with an evidence, and perhaps a confidence, of the draft or of one token."""
-        counts = self._by_evidence.get(evidence)
         if confidence is None:
             priors = self.overall(n_wrong)
         else:
             priors = [self.corrected(confidence, n_wrong)] * len(LAST_DEPTHS)
+        counts = self._by_evidence.get(evidence)
         if counts is None:
             return priors
-        return [
-            (accepted + PRIOR_WEIGHT * prior) / (n + PRIOR_WEIGHT)
-            for prior, accepted, n in zip(priors, *counts, strict=True)
-        ]
+        return [_posterior(*each) for each in zip(*counts, priors, strict=True)]
 
     def of_token(
         self, evidence: Hashable, stretch: int, confidence: float, n_wrong: float = 0.0
@@ -95,7 +92,7 @@ class Survival:
         if counts is None:
             return prior
         accepted, n = counts
-        return (accepted[stretch] + PRIOR_WEIGHT * prior) / (n[stretch] + PRIOR_WEIGHT)
+        return _posterior(accepted[stretch], n[stretch], prior)
 
     def corrected(self, confidence: float, n_wrong: float = 0.0) -> float:
         """The chance of a token, by its source's confidence in it alone.
@@ -159,12 +156,17 @@ class Survival:
             all_n[stretch] += said
 
 
+def _posterior(accepted: float, n: float, prior: float) -> float:
+    """The chance of a token, of which ``accepted`` of ``n`` were accepted."""
+    return (accepted + PRIOR_WEIGHT * prior) / (n + PRIOR_WEIGHT)
+
+
 def _shrunk(counts: Counts, *, n_right: float = 0.0, n_wrong: float = 0.0) -> list[float]:
     """For each stretch the chance of its next token, that of the stretch before being its prior."""
     chance, chances = PRIOR, []
     imagined = n_right + n_wrong
     for accepted, n in zip(*counts, strict=True):
-        chance = (accepted + n_right + PRIOR_WEIGHT * chance) / (n + imagined + PRIOR_WEIGHT)
+        chance = _posterior(accepted + n_right, n + imagined, chance)
         chances.append(chance)
     return chances
 
