@@ -32,6 +32,8 @@ N_UBATCH = 32
 
 SEQUENCE = 0
 
+JUMPING_ROPES = (llama_cpp.LLAMA_ROPE_TYPE_MROPE, llama_cpp.LLAMA_ROPE_TYPE_IMROPE)
+
 Rows = npt.NDArray[np.float32]
 
 
@@ -72,7 +74,9 @@ class HeadContext:
     """A context of type MTP over the target's model, holding one sequence.
 
     Attributes:
-        n_past: positions it holds.
+        n_past: the position that it decodes next. Raised by hand, it leaves positions out.
+        may_jump: whether that is allowed: llama.cpp wants positions without gaps but from models
+            whose positions have several dimensions (``llama_batch_allocr::init``).
         n_embd: length of a hidden row.
         row_bytes: its bytes.
         mib: MiB of its buffers, as llama.cpp logged them.
@@ -116,6 +120,7 @@ class HeadContext:
         self._bindings.llama_set_embeddings_nextn(self._target_ctx, True, False)
         self._bindings.llama_set_embeddings_nextn(self._ctx, True, False)
         self.n_past = 0
+        self.may_jump = llama_cpp.llama_model_rope_type(target.model) in JUMPING_ROPES
         self._logits_type = ctypes.c_float * target.n_vocab
         self._row_type = ctypes.c_float * self.n_embd
         self._offsets = np.arange(N_UBATCH, dtype=np.int32)

@@ -13,6 +13,8 @@ from bmoe_mtp.nextn import N_UBATCH, HeadContext, Rows, load_bindings, n_heads
 
 N_BUCKETS = 8
 """Buckets of the head's probability, of equal width: the evidence of a drafted token."""
+N_KEPT = 16
+"""Positions that the head still catches up on where it was not asked for long."""
 
 
 @define(eq=False)
@@ -20,8 +22,11 @@ class MtpSource:
     """Drafts with the model's own multi-token-prediction head.
 
     The head keeps a context of its own. ``observe`` notes the confirmed tokens and the target's
-    hidden rows; the head catches up on them at the next draft, or when a batch of them has come
-    together. It never sees a rejected token, and is rewound after drafting.
+    hidden rows; the head catches up on them at the next draft. Of the prompt it sees everything. Of
+    the answer it misses what lies far back where it was not asked for a batch of tokens: to catch
+    up on all of it would cost a percent of every token for drafts that nobody wants. A head whose
+    positions may not jump misses nothing. It never sees a rejected token, and is rewound after
+    drafting.
 
     The confidence in each drafted token is the head's probability for it, to two digits: the last
     bits of a logit depend on how many tokens the head catches up on. The evidence is the bucket,
@@ -42,6 +47,7 @@ class MtpSource:
     _n_rows: int = field(default=0, init=False)
     """How many it holds: the row before each confirmed token that the head has not decoded, then
     that of the last confirmed token; 0: out of step."""
+    _n_prompt: int = field(default=0, init=False)
 
     @hookimpl
     def prepare_model(self, model_params: Any) -> None:
@@ -76,6 +82,7 @@ class MtpSource:
     @hookimpl
     def begin(self, prompt: npt.NDArray[np.int32], n_past: int) -> None:
         """Start anew, or keep the positions that the target keeps where they are the same."""
+        self._n_prompt = len(prompt)
         if 0 < n_past == len(self._tokens) and prompt[:n_past].tolist() == self._tokens:
             return
         self._forget()
@@ -93,7 +100,10 @@ class MtpSource:
 
     @hookimpl
     def observe(self, tokens: npt.NDArray[np.int32], n_past: int) -> None:
-        """Note the tokens and the target's hidden rows; catch up when a batch has come together."""
+        """Note the tokens and the target's hidden rows.
+
+        When a batch has come together, catch up on it or, in an answer, forget the older ones.
+        """
         head, n_rows = self._head, self._n_rows
         if head is None or not n_rows:
             return
@@ -104,13 +114,17 @@ class MtpSource:
         self._n_rows += len(tokens)
         self._tokens.extend(tokens.tolist())
         if self._n_rows > N_UBATCH:
-            head.decode(self._tokens[head.n_past :], self._rows, logits=False)
-            self._keep_last_row()
+            if n_past >= self._n_prompt and head.may_jump:
+                head.n_past = len(self._tokens) - N_KEPT
+                self._keep_rows(N_KEPT + 1)
+            else:
+                head.decode(self._tokens[head.n_past :], self._rows, logits=False)
+                self._keep_rows(1)
 
-    def _keep_last_row(self) -> None:
-        """The head has caught up: none of the rows is needed any more but the last."""
-        self._rows[0] = self._rows[self._n_rows - 1]
-        self._n_rows = 1
+    def _keep_rows(self, n: int) -> None:
+        """None of the rows is needed any more but the last ``n``."""
+        self._rows[:n] = self._rows[self._n_rows - n : self._n_rows]
+        self._n_rows = n
 
     @hookimpl
     def draft(self, tokens: npt.NDArray[np.int32], n_max: int) -> Draft | None:
@@ -141,7 +155,7 @@ class MtpSource:
                 todo, rows = [token], head.last_row()
         finally:
             if head.n_past > n_confirmed:
-                self._keep_last_row()
+                self._keep_rows(1)
                 head.rewind(n_confirmed)
         return Draft(drafted, tuple(buckets), tuple(confidence)) if drafted else None
 

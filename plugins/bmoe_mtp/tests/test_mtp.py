@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bmoe_mtp import MtpSource, nextn
+from bmoe_mtp.source import N_KEPT
 
 from bmoe_core import (
     Draft,
@@ -26,11 +28,13 @@ from bmoe_core import (
     open_source,
 )
 from bmoe_core.cli import main
+from bmoe_core.policy import VerifyAll
 from bmoe_core.testing import FakeTarget
 from bmoe_core.testing.models import f32_cache
 
 N_CTX = 256
 PROMPT = list(b"def main():\n    pass\n")
+LONG = PROMPT * 2
 
 
 @contextmanager
@@ -150,8 +154,11 @@ class TestInStep:
         for history, own in plugin.asked[1:5]:
             assert own == fresh_draft(model, history, len(own))
 
-    def test_while_it_is_not_asked(self, model: LlamaModel) -> None:
+    def test_where_positions_may_not_jump_it_misses_nothing(
+        self, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Many observed tokens later, it drafts as a head that saw them once."""
+        monkeypatch.setattr(nextn, "JUMPING_ROPES", ())
         source = open_source("mtp")
         with opened(model, source) as target:
             # No room to draft: the source observes and is never asked.
@@ -159,6 +166,66 @@ class TestInStep:
             history = np.array([*generation.tokens, 9], np.int32)
             own = source.draft(history, 5)
         assert list(own.tokens) == fresh_draft(model, history.tolist(), 5)
+
+    def test_while_it_is_not_asked_the_head_rests(
+        self, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It decodes the prompt's batches, and of the answer one batch when it is asked."""
+        decoded: list[int] = []
+        decode = nextn.HeadContext.decode
+
+        def counted(head: Any, tokens: Sequence[int], rows: Any, *, logits: bool) -> Any:
+            decoded.append(len(tokens))
+            return decode(head, tokens, rows, logits=logits)
+
+        monkeypatch.setattr(nextn.HeadContext, "decode", counted)
+        source = open_source("mtp")
+        with opened(model, source) as target:
+            generation, _ = run(target, source, LONG, n_predict=100, width=0)
+            assert decoded == [len(LONG)]
+            source.draft(np.array([*generation.tokens, 9], np.int32), 1)
+        assert len(decoded) == 2
+        assert N_KEPT < decoded[1] <= nextn.N_UBATCH + 1
+
+    def test_after_a_rest_it_drafts_as_a_head_that_saw_prompt_and_end(
+        self, model: LlamaModel
+    ) -> None:
+        """It lacks what lies between, and nothing else; asked again it answers the same."""
+        source, reference = open_source("mtp"), open_source("mtp")
+        with opened(model, source) as target:
+            generation, _ = run(target, source, LONG, n_predict=100, width=0)
+            confirmed = np.array(generation.tokens, np.int32)
+            history = np.append(confirmed, np.int32(9))
+            n_kept = len(confirmed) - source.plugin._head.n_past
+            own = source.draft(history, 4)
+            assert source.draft(history, 4) == own
+        assert N_KEPT <= n_kept <= nextn.N_UBATCH
+        with opened(model, reference) as target:
+            reference.begin(np.array(LONG, np.int32), 0)
+            # Of what comes at once beyond the prompt, the last N_KEPT are kept.
+            cuts = (0, len(LONG), len(confirmed) - (n_kept - N_KEPT), len(confirmed))
+            for start, end in itertools.pairwise(cuts):
+                target.decode(confirmed[start:end].tolist(), 1)
+                reference.observe(confirmed[start:end], start)
+            assert reference.draft(history, 4) == own
+
+    def test_after_a_rest_it_is_in_step_again(self, model: LlamaModel) -> None:
+        """It drafts at every step from then on, and the answer is the same."""
+
+        class RestsFirst(VerifyAll):
+            n_steps = 0
+
+            def ask(self, room: int) -> int:
+                self.n_steps += 1
+                return room if self.n_steps > 60 else 0
+
+        source = open_source("mtp")
+        with opened(model, source) as target:
+            generation, tally = run(target, source, LONG, n_predict=120, width=3, gate=RestsFirst())
+        assert generation.tokens == plain(model, LONG, 120)
+        n_left = tally.summary.n_generated - 60
+        assert tally.summary.n_drafted_steps >= n_left / 4 > 5
+        assert tally.summary.n_decodes == 60 + tally.summary.n_drafted_steps
 
     def test_asked_twice_it_answers_the_same(self, model: LlamaModel) -> None:
         """Drafting leaves no trace, at whatever length it was asked for first."""
