@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from attrs import evolve
 
 from bmoe_core.errors import (
     EmptyPromptError,
@@ -288,23 +289,46 @@ class Generation:
         while self.n_past < end:
             n = min(target.n_batch, end - self.n_past)
             rows = self._read_prompt(n, n_rows=int(self.n_past + n == self.n_prompt))
-        trials = []
+        trials: list[Trial] = []
+        choices: list[int] = []
         self._guard.take_seconds()
         for n in calibration:
             # Asked once before, so that the trial does not count what the source catches up on.
             self._rehearse_draft(1)
             self._guard.take_seconds()
-            draft, first = self._rehearse_draft(n), self.n_past + 1
+            draft = self._rehearse_draft(n)
             draft_s, began = self._guard.take_seconds(), time.perf_counter()
             rows = self._read_prompt(n, n_rows=n)
             decode_s = time.perf_counter() - began - self._guard.take_seconds()
-            followed = self.tokens[first : first + len(draft.tokens)]
-            trials.append(Trial(n, decode_s, draft_s, draft, followed))
+            choices.extend(argmax(row) for row in rows)
+            trials.append(Trial(n, decode_s, draft_s, draft))
+        trials = self._with_outcomes(trials, choices)
         self._policy.calibrate(trials)
         self._prefilled_at = time.perf_counter()
         self.prefill_s = self._prefilled_at - started
         last: npt.NDArray[np.float32] = rows[-1]
         return last
+
+    def _with_outcomes(self, trials: Sequence[Trial], choices: Sequence[int]) -> list[Trial]:
+        """The trials with what the target would have said in the place of their drafts.
+
+        That is known up to the first token that the prompt has otherwise.
+
+        Args:
+            trials: the last ones before the prompt's end.
+            choices: the target's, after each of their positions.
+        """
+        coming = self.tokens[self.n_prompt - len(choices) + 1 :]
+        n_as_said = [0] * (len(choices) + 1)
+        for i in reversed(range(len(coming))):
+            if coming[i] == choices[i]:
+                n_as_said[i] = 1 + n_as_said[i + 1]
+        told, first = [], 0
+        for trial in trials:
+            last = min(first + n_as_said[first] + 1, first + len(trial.draft.tokens))
+            told.append(evolve(trial, followed=choices[first:last]))
+            first += trial.n_positions
+        return told
 
     def _rehearse_draft(self, n: int) -> Draft:
         """Ask the source for ``n`` tokens after the next one of the prompt."""

@@ -39,7 +39,8 @@ class Trial:
         decode_s: seconds of the decode.
         draft_s: seconds that asking took.
         draft: what the source proposed.
-        followed: the prompt's tokens in its place, as far as there are any.
+        followed: what the target would have said in its place, as far as that is known: up to the
+            first token that the prompt has otherwise.
     """
 
     n_positions: int

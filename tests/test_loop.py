@@ -218,9 +218,17 @@ class TestGate:
         assert source.asked[:3] == [(3, 1), (3, 2), (5, 1)]
         assert [trial.n_positions for trial in gate.trials] == [2, 1]
         assert [list(trial.draft.tokens) for trial in gate.trials] == [[4, 4], [6]]
-        assert [list(trial.followed) for trial in gate.trials] == [[4, 5], []]
+        assert [list(trial.followed) for trial in gate.trials] == [[4, 5], [6]]
         assert all(trial.decode_s > 0.0 and trial.draft_s > 0.0 for trial in gate.trials)
         assert steps[0].tokens == (6,)
+
+    def test_it_is_told_what_the_target_would_have_said_there(self) -> None:
+        """Where the prompt goes on otherwise, nothing beyond is known."""
+        gate, target = FixedGate(widths=(2, 1)), FakeTarget(rule=count_up)
+        source = ScriptedSource(lambda tokens, n_max: [int(tokens[-1]) + 1] * n_max)
+        run(target, prompt=[1, 2, 3, 7, 8], n_predict=1, source=source, gate=gate)
+        assert [list(trial.draft.tokens) for trial in gate.trials] == [[4, 4], [9]]
+        assert [list(trial.followed) for trial in gate.trials] == [[4], [9]]
 
     def test_a_prompt_shorter_than_that_is_read_at_once(self) -> None:
         """And nothing is timed."""
