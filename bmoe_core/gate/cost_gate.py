@@ -109,12 +109,16 @@ class CostGate:
         return () if is_known or most < max(CALIBRATION) else CALIBRATION
 
     def calibrate(self, trials: Sequence[Trial]) -> None:
-        """Learn what those took, the plain ones first: they are the unit of the others."""
+        """Learn what those took, the plain ones first: they are the unit of the others.
+
+        The time of the first one is left out: memory is touched there that was never used before.
+        """
         costs, widths = self.costs, [trial.n_positions for trial in trials]
-        switched = [before != n for before, n in zip([0, *widths], widths, strict=False)]
-        for trial, is_switched in sorted(
-            zip(trials, switched, strict=True), key=lambda pair: (pair[0].n_positions, pair[1])
-        ):
+        settled = [
+            (trial, before != trial.n_positions)
+            for before, trial in zip(widths, trials[1:], strict=False)
+        ]
+        for trial, is_switched in sorted(settled, key=lambda pair: (pair[0].n_positions, pair[1])):
             if trial.n_positions == 1:
                 costs.observe_plain(trial.decode_s, switched=is_switched)
             else:

@@ -77,8 +77,8 @@ SURPRISE = 1.5
 """Standard deviations above its estimate that a width's time is taken for at most: an accident must
 not keep a width from being tried again."""
 FIRST_DOUBT = 0.25**2
-"""Variance beside the noise of the first decode of a width, which may have to build and allocate
-what later ones use."""
+"""Variance beside the noise of the first decode of a width after one of another, which may have to
+build and allocate what later ones use."""
 N_AGING = 16
 """Decodes after which the ratios' variances are brought up to date."""
 
@@ -282,7 +282,7 @@ class DecodeCosts:
         self._n_seen[rung] += 1
         self._widest = max(self._widest, rung)
         variance = self._variances[rung]
-        if is_first:
+        if is_first and switched:
             noise += FIRST_DOUBT
         gain = variance / (variance + noise)
         surprise = _clipped(seconds / (self.plain_s * self.ratio[rung]))

@@ -258,8 +258,19 @@ def test_the_end_of_the_first_prompt_tells_what_decodes_cost() -> None:
     assert gate.calibration(9) == ()
 
 
+def test_the_first_decode_there_says_nothing() -> None:
+    """Memory is touched in it that was never used: at whatever time, the costs are the same."""
+    measured = []
+    for first_s in (COST[4] * PLAIN_S, 5.0 * PLAIN_S):
+        gate = CostGate()
+        rest = [Trial(n, COST[n] * PLAIN_S, 0.0) for n in gate.calibration(9)[1:]]
+        gate.calibrate([Trial(4, first_s, 0.0), *rest])
+        measured.append((gate.costs.measured, gate.costs.switch))
+    assert measured[0] == measured[1]
+
+
 def test_drafts_at_the_end_of_the_prompt_tell_what_the_source_is_worth() -> None:
-    """Compared with the prompt's own tokens, as far as those go: three right, then one wrong."""
+    """Compared with what the target would have said: three right, then one wrong."""
     gate, untaught = CostGate(), CostGate()
     right = [Trial(4, 0.024, 0.0, Draft([1, 1, 1, 9]), [1, 1, 1]), Trial(2, 0.016, 0.0)]
     wrong = Trial(1, PLAIN_S, 0.0, Draft([5]), [6])

@@ -246,6 +246,13 @@ class TestDecodeCosts:
         costs.observe_verify(1, 0.014, switched=False)
         assert costs.bound[3] == pytest.approx(2 * costs.ratio[1])
 
+    def test_the_first_decode_of_a_width_counts_less_after_another(self) -> None:
+        """It may build and allocate; one that follows its like has nothing of that in it."""
+        at_once, settled = warm_costs(), warm_costs()
+        at_once.observe_verify(3, 0.03, switched=True)
+        settled.observe_verify(3, 0.03, switched=False)
+        assert 2.2 < at_once.ratio[3] < settled.ratio[3] - 0.1 < 3.0
+
     def test_an_outlier_moves_a_ratio_by_two_at_most(self) -> None:
         """A decode twenty times too slow is taken for one that is twice too slow."""
         costs = warm_costs()
