@@ -25,7 +25,13 @@ GAIN_PRIOR = 2.0
 
 @define(eq=False)
 class DraftCosts:
-    """The seconds of asking for a draft, for each rung asked for."""
+    """The seconds of asking for a draft, for each rung asked for.
+
+    Attributes:
+        highest: the highest rung that may be asked for: at most twice the tokens of the last such.
+    """
+
+    highest: int = field(default=1, init=False)
 
     _seconds: list[float | None] = field(init=False)
     _n_seen: list[int] = field(init=False)
@@ -39,11 +45,6 @@ class DraftCosts:
     def known(self) -> bool:
         """Whether it was ever asked."""
         return self._widest > 0
-
-    @property
-    def highest(self) -> int:
-        """The highest rung that may be asked for: at most twice the tokens of the last such."""
-        return RUNG_OF[min(max(2 * RUNGS[self._widest], 1), MAX_WIDTH)]
 
     def is_cheap(self, rung: int, plain_s: float) -> bool:
         """Whether asking for so much costs no more than the share CHEAP of a plain decode.
@@ -84,7 +85,9 @@ class DraftCosts:
             in_step: the source had nothing to catch up on. What takes longer for that is only
                 taken where nothing else is known.
         """
-        self._widest = max(self._widest, rung)
+        if rung > self._widest:
+            self._widest = rung
+            self.highest = RUNG_OF[min(2 * RUNGS[rung], MAX_WIDTH)]
         known = self._seconds[rung]
         if known is None or (in_step and not self._n_seen[rung]):
             self._seconds[rung] = self._without_accident(rung, seconds) if in_step else seconds

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from bmoe_core.gate.ladder import MAX_WIDTH, N_MORE, RUNG_OF, RUNGS, STRETCH_OF_RUNG
 from bmoe_core.gate.survival import STRETCH_OF, Survival
 from bmoe_core.steps import Draft
 
+_of_rungs: Callable[[Sequence[float]], Sequence[float]] = itemgetter(*STRETCH_OF_RUNG)
 
-def chances_by_rung(draft: Draft, survival: Survival, n_wrong: float = 0.0) -> list[float]:
+
+def chances_by_rung(draft: Draft, survival: Survival, n_wrong: float = 0.0) -> Sequence[float]:
     """For each rung, the chance of a token that it has beyond the rung below.
 
     That is the chance that it is accepted if the tokens before it are; where a rung has several
@@ -44,9 +47,9 @@ def chances_by_rung(draft: Draft, survival: Survival, n_wrong: float = 0.0) -> l
     return [1.0, *means]
 
 
-def by_rung(by_stretch: Sequence[float]) -> list[float]:
+def by_rung(by_stretch: Sequence[float]) -> Sequence[float]:
     """The chance of each rung's stretch."""
-    return [by_stretch[stretch] for stretch in STRETCH_OF_RUNG]
+    return _of_rungs(by_stretch)
 
 
 def cut(draft: Draft) -> Draft:

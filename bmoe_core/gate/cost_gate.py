@@ -126,8 +126,7 @@ class CostGate:
                 costs.observe_verify(rung, trial.decode_s, switched=is_switched)
         for trial in trials:
             self._draft_costs.observe(RUNG_OF[trial.n_positions], trial.draft_s, in_step=True)
-            self._shadows.add(trial.draft, declined=False)
-            self._shadows.compare(trial.followed)
+            self._shadows.compare(trial.draft, trial.followed, declined=False)
             self._shadows.forget()
 
     def ask(self, room: int) -> int:
@@ -185,7 +184,8 @@ class CostGate:
         if draft.tokens and edge is not None:
             self._catch_up()
             most = self._most()
-            can_pay = most >= min(self.costs.bound[1:])
+            bound = self.costs.bound
+            can_pay = most >= bound[1] or most >= min(bound[2:])
             if can_pay:
                 gain = self._choose_rung(draft, most, MARGIN + edge)
         self._asking.learn(self._draft_charge, gain)
@@ -303,9 +303,7 @@ class CostGate:
         self.allowance.settle(n_tokens, booked)
         self._learn_costs(outcome, rung, n_kept)
         self._n_pending = outcome.n_pending
-        if self._draft.tokens:
-            self._shadows.add(self._draft, declined=not rung)
-        record.n_declined_rightly += self._shadows.compare(followed)
+        record.n_declined_rightly += self._shadows.compare(self._draft, followed, declined=not rung)
         record.n_steps += 1
         record.n_asked_steps += self._asked_rung > 0
         record.n_drafted_steps += rung > 0

@@ -107,6 +107,8 @@ class DecodeCosts:
             positions at once costs no more than two decodes.
         replay: seconds to take a rejection back, as a share of decoding anew what is kept: about
             1 where a target does that, about 0 where a memory can be cut.
+        switch: plain decodes that a decode of other positions than the last one's costs beside: its
+            graph is built anew, and what the processor holds near is of little use.
         merges: whether it decodes them anew along with the next decode instead.
     """
 
@@ -117,6 +119,7 @@ class DecodeCosts:
     low: list[float] = field(init=False)
     bound: list[float] = field(init=False)
     replay: float = field(default=0.0, init=False)
+    switch: float = field(default=0.0, init=False)
     merges: bool = field(default=False, init=False)
     _warm_up: list[float] = field(factory=list, init=False)
     _noise: float = field(default=FIRST_NOISE**2, init=False)
@@ -161,14 +164,6 @@ class DecodeCosts:
     def noise(self) -> float:
         """Standard deviation of the logarithm of a decode's time around what is expected."""
         return math.sqrt(self._noise)
-
-    @property
-    def switch(self) -> float:
-        """Plain decodes that a decode of other positions than the last one's costs beside.
-
-        Its graph is built anew, and what the processor holds near is of little use.
-        """
-        return max(self._mean_switch, 0.0)
 
     @property
     def highest(self) -> int:
@@ -248,6 +243,7 @@ class DecodeCosts:
         self._n_switched += 1
         weight = max(1.0 / (self._n_switched + SWITCH_PRIOR), SWITCH_WEIGHT)
         self._mean_switch += weight * (min(max(beside, -1.0), 1.0) - self._mean_switch)
+        self.switch = max(self._mean_switch, 0.0)
 
     def _warm_to(self, seconds: float) -> None:
         self._warm_up.append(seconds)

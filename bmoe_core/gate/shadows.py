@@ -11,10 +11,6 @@ from bmoe_core.gate.ladder import RUNG_OF
 from bmoe_core.gate.survival import Survival
 from bmoe_core.steps import Draft
 
-MOST = 2
-"""Drafts followed at once: they overlap, and share their fate. Of one more only the tokens of its
-own step are compared."""
-
 
 @define(eq=False)
 class Shadow:
@@ -37,38 +33,46 @@ class Shadow:
 
 @define(eq=False)
 class Shadows:
-    """Follows drafts token by token: those declined, and the rest of those verified."""
+    """Follows drafts token by token: those declined, and the rest of those verified.
+
+    One is followed to its end. Those made meanwhile overlap with it and share its fate: of them the
+    tokens of their own step are compared.
+    """
 
     _survival: Survival
     _costs: DecodeCosts
-    _shadows: list[Shadow] = field(factory=list, init=False)
+    _followed: Shadow | None = field(default=None, init=False)
 
     @property
     def any(self) -> bool:
         """Whether a draft is being followed."""
-        return bool(self._shadows)
+        return self._followed is not None
 
     def forget(self) -> None:
-        """The text that they were drafted for has ended."""
-        self._shadows.clear()
+        """The text that it was drafted for has ended."""
+        self._followed = None
 
-    def add(self, draft: Draft, *, declined: bool) -> None:
-        """Follow a draft from this step's tokens on; ``declined``: none of it was verified."""
-        self._shadows.append(Shadow(draft.tokens, draft.evidence, draft.confidence, declined))
+    def compare(self, draft: Draft, followed: Sequence[int], *, declined: bool) -> int:
+        """Compare this step's draft, and the one that is followed, with what the target decided.
 
-    def compare(self, followed: Sequence[int]) -> int:
-        """Compare all of them with the tokens that the target decided on in this step.
+        Args:
+            draft: of this step; empty where there was none.
+            followed: the tokens that the target decided on in this step.
+            declined: none of the draft was verified.
 
         Returns:
             How many declined drafts turned out not to have paid at any width, at the costs known.
         """
-        going_on, n_rightly = [], 0
-        for shadow in self._shadows:
-            if self._goes_on(shadow, followed):
-                going_on.append(shadow)
-            else:
-                n_rightly += shadow.is_doubted
-        self._shadows = going_on[:MOST]
+        n_rightly, older = 0, self._followed
+        if older is not None and not self._goes_on(older, followed):
+            n_rightly += older.is_doubted
+            self._followed = None
+        if draft.tokens:
+            new = Shadow(draft.tokens, draft.evidence, draft.confidence, declined)
+            if not self._goes_on(new, followed):
+                n_rightly += new.is_doubted
+            elif self._followed is None:
+                self._followed = new
         return n_rightly
 
     def _goes_on(self, shadow: Shadow, followed: Sequence[int]) -> bool:

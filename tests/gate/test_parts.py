@@ -15,6 +15,7 @@ from bmoe_core.gate.record import GateRecord
 from bmoe_core.gate.shadows import Shadows
 from bmoe_core.gate.stakes import account_grows
 from bmoe_core.gate.survival import Survival
+from bmoe_core.steps import NO_DRAFT
 
 
 def warm_costs(plain_s: float = 0.01) -> DecodeCosts:
@@ -472,23 +473,20 @@ class TestShadows:
     def test_a_wrong_first_token_was_declined_rightly(self) -> None:
         """It would have cost a wider decode and brought nothing."""
         shadows, _ = self.make()
-        shadows.add(Draft([4, 5], 1), declined=True)
-        assert shadows.compare([7]) == 1
+        assert shadows.compare(Draft([4, 5], 1), [7], declined=True) == 1
 
     def test_a_draft_that_would_have_paid_was_not(self) -> None:
         """One right token for 1.5 plain decodes is worth 2."""
         shadows, _ = self.make()
-        shadows.add(Draft([4, 5], 1), declined=True)
-        assert shadows.compare([4]) == 0
-        assert shadows.compare([9]) == 0
+        assert shadows.compare(Draft([4, 5], 1), [4], declined=True) == 0
+        assert shadows.compare(NO_DRAFT, [9], declined=True) == 0
 
     def test_a_draft_is_followed_over_several_steps(self) -> None:
         """Each token is compared with the one decided on at its place."""
         shadows, survival = self.make()
-        shadows.add(Draft([4, 5, 6, 7], 1), declined=True)
-        for token in (4, 5, 6):
-            shadows.compare([token])
-        shadows.compare([9])
+        shadows.compare(Draft([4, 5, 6, 7], 1), [4], declined=True)
+        for token in (5, 6, 9):
+            shadows.compare(NO_DRAFT, [token], declined=True)
         expected = Survival()
         expected.record(1, 0, 3, then_wrong=True)
         assert survival.overall() == pytest.approx(expected.overall())
@@ -496,20 +494,30 @@ class TestShadows:
     def test_the_unverified_rest_of_a_draft_counts(self) -> None:
         """Two tokens verified and accepted, and the third and fourth compared a step later."""
         shadows, survival = self.make()
-        shadows.add(Draft([4, 5, 6, 7], ("a", "a", "b", "b")), declined=False)
-        shadows.compare([4, 5, 6])
-        assert shadows.compare([8]) == 0
+        shadows.compare(Draft([4, 5, 6, 7], ("a", "a", "b", "b")), [4, 5, 6], declined=False)
+        assert shadows.compare(NO_DRAFT, [8], declined=True) == 0
         expected = Survival()
         expected.record("a", 0, 2, then_wrong=False)
         expected.record("b", 2, 1, then_wrong=True)
         assert survival.overall() == pytest.approx(expected.overall())
 
+    def test_of_a_draft_made_meanwhile_its_own_step_counts(self) -> None:
+        """The older one is followed on; the newer one's second token is not compared."""
+        shadows, survival = self.make()
+        shadows.compare(Draft([4, 5, 6, 7], "old"), [4], declined=True)
+        shadows.compare(Draft([5, 6], "new"), [5], declined=True)
+        shadows.compare(NO_DRAFT, [6], declined=True)
+        expected = Survival()
+        expected.record("old", 0, 3, then_wrong=False)
+        expected.record("new", 0, 1, then_wrong=False)
+        assert survival.given("old") == pytest.approx(expected.given("old"), rel=0.01)
+        assert survival.given("new") == pytest.approx(expected.given("new"), rel=0.01)
+
     def test_a_source_s_confidence_is_judged_token_by_token(self) -> None:
         """Of the tokens compared: two right ones and a wrong one, in two steps."""
         shadows, survival = self.make()
-        shadows.add(Draft([4, 5, 6, 7], 1, (0.9, 0.8, 0.5, 0.1)), declined=True)
-        shadows.compare([4, 5])
-        shadows.compare([9])
+        shadows.compare(Draft([4, 5, 6, 7], 1, (0.9, 0.8, 0.5, 0.1)), [4, 5], declined=True)
+        shadows.compare(NO_DRAFT, [9], declined=True)
         expected = Survival()
         expected.judge(0.3, 2, then_wrong=False)
         expected.judge(0.5, 0, then_wrong=True)
@@ -518,8 +526,7 @@ class TestShadows:
     def test_one_confidence_is_that_of_every_token(self) -> None:
         """Two tokens at 0.8."""
         shadows, survival = self.make()
-        shadows.add(Draft([4, 5], 1, 0.8), declined=True)
-        shadows.compare([4, 9])
+        shadows.compare(Draft([4, 5], 1, 0.8), [4, 9], declined=True)
         expected = Survival()
         expected.judge(0.4, 1, then_wrong=True)
         assert survival.corrected(0.5) == pytest.approx(expected.corrected(0.5))
@@ -527,10 +534,11 @@ class TestShadows:
     def test_a_new_generation_forgets_them(self) -> None:
         """Drafts for the old text say nothing about the new one."""
         shadows, survival = self.make()
-        shadows.add(Draft([4, 5], 1), declined=True)
+        shadows.compare(Draft([4, 5], 1), [4], declined=True)
+        before = survival.overall()
         shadows.forget()
-        assert shadows.compare([9]) == 0
-        assert survival.overall() == Survival().overall()
+        assert shadows.compare(NO_DRAFT, [9], declined=True) == 0
+        assert survival.overall() == before
 
 
 class TestRecord:
