@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from attrs import define, field
 
-START = 3.2
+START = 3.0
 """Plain decodes that a generation may lose before it has won any: a few drafts' worth."""
 REFILL = 0.002
 """Plain decodes that each token adds to that."""
 SHARE = 0.01
-"""Share of the plain time that may be lost, where that is more: from 400 tokens on. After 200 what
-may be lost comes to 1.8%, less what the gate holds back for what is measured wrongly."""
+"""Share of the plain time that may be lost, where that is more: from 375 tokens on. After 200 what
+may be lost comes to 1.7%, less what the gate holds back for what is measured wrongly."""
 REFILL_ENDS = START / (SHARE - REFILL)
 """Tokens from which on each adds SHARE."""
 MOST = 32.0

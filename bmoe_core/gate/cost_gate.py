@@ -32,8 +32,8 @@ DEVIATIONS = 1.5
 """Standard deviations below its estimate at which a plain decode is booked as a gain."""
 HOPELESS = 0.01
 """A chance below which further tokens are not looked at."""
-RESERVE = 7.0
-"""Plain decodes of the account that are kept for each unit of noise in the times, 0.7 where they
+RESERVE = 7.5
+"""Plain decodes of the account that are kept for each unit of noise in the times, 0.75 where they
 vary by a tenth: for what was lost unseen."""
 LITTLE = 0.02
 """Plain decodes that asking for one more rung may cost where the source is asked anyway: the tokens
