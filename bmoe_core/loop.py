@@ -8,6 +8,7 @@ Without a draft a step is a plain decode: one token, one row of logits, nothing 
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -302,8 +303,7 @@ class Generation:
             decode_s = time.perf_counter() - began - self._guard.take_seconds()
             choices.extend(argmax(row) for row in rows)
             trials.append(Trial(n, decode_s, draft_s, draft))
-        trials = self._with_outcomes(trials, choices)
-        self._policy.calibrate(trials)
+        self._policy.calibrate(self._with_outcomes(trials, choices))
         self._prefilled_at = time.perf_counter()
         self.prefill_s = self._prefilled_at - started
         last: npt.NDArray[np.float32] = rows[-1]
@@ -319,14 +319,12 @@ class Generation:
             choices: the target's, after each of their positions.
         """
         coming = self.tokens[self.n_prompt - len(choices) + 1 :]
-        n_as_said = [0] * (len(choices) + 1)
-        for i in reversed(range(len(coming))):
-            if coming[i] == choices[i]:
-                n_as_said[i] = 1 + n_as_said[i + 1]
         told, first = [], 0
         for trial in trials:
-            last = min(first + n_as_said[first] + 1, first + len(trial.draft.tokens))
-            told.append(evolve(trial, followed=choices[first:last]))
+            followed = choices[first : first + len(trial.draft.tokens)]
+            pairs = zip(followed, coming[first:], strict=False)
+            n_as_said = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            told.append(evolve(trial, followed=followed[: n_as_said + 1]))
             first += trial.n_positions
         return told
 

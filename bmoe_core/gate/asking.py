@@ -21,17 +21,13 @@ GAIN_MEMORY = 0.8
 """Weight that the gain of an earlier asking keeps for each later one."""
 GAIN_PRIOR = 2.0
 """Askings that the presumption counts for that they bring nothing."""
+HIGHEST_AFTER = tuple(RUNG_OF[min(max(2 * n, 1), MAX_WIDTH)] for n in RUNGS)
+"""For each rung, the highest that may be asked for after it: of twice its tokens at most."""
 
 
 @define(eq=False)
 class DraftCosts:
-    """The seconds of asking for a draft, for each rung asked for.
-
-    Attributes:
-        highest: the highest rung that may be asked for: at most twice the tokens of the last such.
-    """
-
-    highest: int = field(default=1, init=False)
+    """The seconds of asking for a draft, for each rung asked for."""
 
     _seconds: list[float | None] = field(init=False)
     _n_seen: list[int] = field(init=False)
@@ -45,6 +41,11 @@ class DraftCosts:
     def known(self) -> bool:
         """Whether it was ever asked."""
         return self._widest > 0
+
+    @property
+    def highest(self) -> int:
+        """The highest rung that may be asked for: at most twice the tokens of the last such."""
+        return HIGHEST_AFTER[self._widest]
 
     def is_cheap(self, rung: int, plain_s: float) -> bool:
         """Whether asking for so much costs no more than the share CHEAP of a plain decode.
@@ -85,9 +86,7 @@ class DraftCosts:
             in_step: the source had nothing to catch up on. What takes longer for that is only
                 taken where nothing else is known.
         """
-        if rung > self._widest:
-            self._widest = rung
-            self.highest = RUNG_OF[min(2 * RUNGS[rung], MAX_WIDTH)]
+        self._widest = max(self._widest, rung)
         known = self._seconds[rung]
         if known is None or (in_step and not self._n_seen[rung]):
             self._seconds[rung] = self._without_accident(rung, seconds) if in_step else seconds

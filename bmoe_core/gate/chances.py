@@ -10,7 +10,8 @@ from bmoe_core.gate.ladder import MAX_WIDTH, N_MORE, RUNG_OF, RUNGS, STRETCH_OF_
 from bmoe_core.gate.survival import STRETCH_OF, Survival
 from bmoe_core.steps import Draft
 
-_of_rungs: Callable[[Sequence[float]], Sequence[float]] = itemgetter(*STRETCH_OF_RUNG)
+by_rung: Callable[[Sequence[float]], Sequence[float]] = itemgetter(*STRETCH_OF_RUNG)
+"""The chance of each rung's stretch, of those of all stretches."""
 
 
 def chances_by_rung(draft: Draft, survival: Survival, n_wrong: float = 0.0) -> Sequence[float]:
@@ -45,11 +46,6 @@ def chances_by_rung(draft: Draft, survival: Survival, n_wrong: float = 0.0) -> S
         for rung in range(1, RUNG_OF[n] + 1)
     )
     return [1.0, *means]
-
-
-def by_rung(by_stretch: Sequence[float]) -> Sequence[float]:
-    """The chance of each rung's stretch."""
-    return _of_rungs(by_stretch)
 
 
 def cut(draft: Draft) -> Draft:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,10 +114,10 @@ class CostGate:
 
         The time of the first one is left out: memory is touched there that was never used before.
         """
-        costs, widths = self.costs, [trial.n_positions for trial in trials]
+        costs = self.costs
         settled = [
-            (trial, before != trial.n_positions)
-            for before, trial in zip(widths, trials[1:], strict=False)
+            (trial, trial.n_positions != before.n_positions)
+            for before, trial in itertools.pairwise(trials)
         ]
         for trial, is_switched in sorted(settled, key=lambda pair: (pair[0].n_positions, pair[1])):
             if trial.n_positions == 1:

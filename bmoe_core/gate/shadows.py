@@ -63,16 +63,15 @@ class Shadows:
         Returns:
             How many declined drafts turned out not to have paid at any width, at the costs known.
         """
-        n_rightly, older = 0, self._followed
-        if older is not None and not self._goes_on(older, followed):
-            n_rightly += older.is_doubted
-            self._followed = None
+        shadows = [] if self._followed is None else [self._followed]
         if draft.tokens:
-            new = Shadow(draft.tokens, draft.evidence, draft.confidence, declined)
-            if not self._goes_on(new, followed):
-                n_rightly += new.is_doubted
+            shadows.append(Shadow(draft.tokens, draft.evidence, draft.confidence, declined))
+        n_rightly, self._followed = 0, None
+        for shadow in shadows:
+            if not self._goes_on(shadow, followed):
+                n_rightly += shadow.is_doubted
             elif self._followed is None:
-                self._followed = new
+                self._followed = shadow
         return n_rightly
 
     def _goes_on(self, shadow: Shadow, followed: Sequence[int]) -> bool:

@@ -141,19 +141,19 @@ class Survival:
     def _count(
         self, counts: Counts, stretch: int, kept: float, n_accepted: float, n_more: float
     ) -> None:
-        self._by_token[0][stretch] = self._by_token[0][stretch] * kept + n_accepted
-        self._by_token[1][stretch] = self._by_token[1][stretch] * kept + n_more
+        self._have_a_say(counts, stretch, -1.0)
+        for accepted, n in (self._by_token, counts):
+            accepted[stretch] = accepted[stretch] * kept + n_accepted
+            n[stretch] = n[stretch] * kept + n_more
+        self._have_a_say(counts, stretch, 1.0)
+
+    def _have_a_say(self, counts: Counts, stretch: int, sign: float) -> None:
+        """Add what one evidence says to the estimate for all of them, or take it out again."""
         (accepted, n), (all_accepted, all_n) = counts, self._overall
-        # What this evidence says to the estimate for all of them is taken out, and said anew.
         if n[stretch]:
-            said = min(n[stretch], GROUP_WEIGHT)
-            all_accepted[stretch] -= said * accepted[stretch] / n[stretch]
-            all_n[stretch] -= said
-        accepted[stretch] = accepted[stretch] * kept + n_accepted
-        n[stretch] = n[stretch] * kept + n_more
-        said = min(n[stretch], GROUP_WEIGHT)
-        all_accepted[stretch] += said * accepted[stretch] / n[stretch]
-        all_n[stretch] += said
+            said = sign * min(n[stretch], GROUP_WEIGHT)
+            all_accepted[stretch] += said * accepted[stretch] / n[stretch]
+            all_n[stretch] += said
 
 
 def _posterior(accepted: float, n: float, prior: float) -> float:
