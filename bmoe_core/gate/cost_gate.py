@@ -52,7 +52,8 @@ FREE = (0.0,) * len(RUNGS)
 class CostGate:
     """Decides for one source on one target; see :class:`bmoe_core.policy.Policy`.
 
-    What it learned outlives a generation.
+    What it learned of costs outlives a generation. What it learned of drafts does not: how they
+    fare is a matter of the text, and one whose end they failed on says little about the next.
 
     Attributes:
         costs: what decodes cost.
@@ -62,11 +63,11 @@ class CostGate:
 
     _record: GateRecord = field(factory=GateRecord, init=False)
     costs: DecodeCosts = field(factory=DecodeCosts, init=False)
-    survival: Survival = field(factory=Survival, init=False)
+    survival: Survival = field(init=False)
     allowance: Allowance = field(factory=Allowance, init=False)
     _shadows: Shadows = field(init=False)
     _draft_costs: DraftCosts = field(factory=DraftCosts, init=False)
-    _asking: Asking = field(factory=Asking, init=False)
+    _asking: Asking = field(init=False)
     _own_s: float = field(default=0.0, init=False)
     """Seconds that it takes to decide about a draft that costs something."""
     _n_last: int = field(default=0, init=False)
@@ -86,7 +87,12 @@ class CostGate:
     _rung: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._follow_new_drafts()
+
+    def _follow_new_drafts(self) -> None:
+        self.survival = Survival()
         self._shadows = Shadows(self.survival, self.costs)
+        self._asking = Asking()
 
     @property
     def record(self) -> GateRecord:
@@ -100,7 +106,7 @@ class CostGate:
         self._record = GateRecord()
         self.costs.begin()
         self.allowance.begin()
-        self._shadows.forget()
+        self._follow_new_drafts()
         self._n_last = 0
         self._n_pending = 0
 

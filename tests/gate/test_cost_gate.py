@@ -219,7 +219,7 @@ def test_a_draft_is_not_verified_where_its_own_cost_has_used_the_allowance_up() 
     assert gate.choose(Draft([1], None), draft_s=PLAIN_S) == 0
 
 
-def test_what_was_learned_serves_the_next_generation() -> None:
+def test_costs_learned_serve_the_next_generation() -> None:
     """No warm-up, no growing step by step; its record begins anew."""
     bench = Bench()
     for _ in range(40):
@@ -227,6 +227,16 @@ def test_what_was_learned_serves_the_next_generation() -> None:
     bench.gate.begin()
     assert bench.gate.record.n_steps == 0
     assert bench.step(8) > 0
+
+
+def test_how_drafts_fared_is_no_verdict_on_the_next_generation() -> None:
+    """After a text on which all of them were wrong, what a first draft is worth is open again."""
+    bench = Bench()
+    for _ in range(200):
+        bench.step(0)
+    assert bench.gate.survival.average()[0] < 0.1
+    bench.gate.begin()
+    assert bench.gate.survival.average() == CostGate().survival.average()
 
 
 def test_drafts_longer_than_the_ladder_are_cut() -> None:

@@ -70,15 +70,25 @@ class TestAllowance:
         allowance.settle(10, 100.0)
         assert allowance.left == 32.0
 
-    def test_a_new_generation_has_no_more_than_the_first(self) -> None:
-        """What was won is not carried over, and what is owed is."""
+    @pytest.mark.parametrize(
+        ("gain", "granted"), [(-4.0, -0.99), (-1.0, 2.01), (0.5, 3.0), (17.0, 4.002), (99.0, 6.4)]
+    )
+    def test_a_new_generation_draws_on_what_all_have_left(
+        self, gain: float, granted: float
+    ) -> None:
+        """What is owed is carried over, and a fifth of what was won, if that is more than 3."""
         allowance = Allowance()
-        allowance.settle(1, 20.0)
+        allowance.settle(1, gain)
         allowance.begin()
-        assert allowance.left == 3.0
-        allowance.settle(1, -4.0)
-        allowance.begin()
-        assert allowance.left == pytest.approx(-0.998)
+        assert allowance.left == pytest.approx(granted)
+
+    def test_generations_that_lose_grant_the_next_one_percent_of_their_tokens(self) -> None:
+        """Each of 100 tokens has lost all that it may, and the next one has 1.0 plain decodes."""
+        allowance = Allowance()
+        for granted in (3.0, 1.0, 1.0):
+            allowance.begin()
+            assert allowance.left == pytest.approx(granted)
+            allowance.settle(100, -granted)
 
 
 class TestDraftCosts:
