@@ -16,8 +16,8 @@ REFILL_ENDS = START / (SHARE - REFILL)
 MOST = 32.0
 """Plain decodes of past gains that may be lost again: enough to risk the widest decode."""
 STAKE = 0.2
-"""Share of what all generations together have left that one may lose, where that is more than START: up
-to 6.4 plain decodes."""
+"""Share of what all generations together have left that one may lose, if that is more than START:
+up to 6.4 plain decodes."""
 
 
 @define(eq=False)
