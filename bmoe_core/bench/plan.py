@@ -45,6 +45,7 @@ class Cell:
         draft: the most tokens a draft; 0 for plain decoding.
         options: the source's options, as (name, value).
         gated: whether the gate decides about its drafts, up to ``draft`` tokens.
+        keeps_gate: whether one gate serves all of its timed runs.
         hindsight: whether its drafts are cut to what the target is known to accept.
         again: whether this is the repeated baseline.
         swept: whether it belongs to a sweep's table.
@@ -54,6 +55,7 @@ class Cell:
     draft: int = 0
     options: tuple[tuple[str, Any], ...] = ()
     gated: bool = False
+    keeps_gate: bool = False
     hindsight: bool = False
     again: bool = False
     swept: bool = field(default=False, eq=False)
@@ -64,7 +66,8 @@ class Cell:
         if self.source == SYNTHETIC or self.is_peer:
             return " ".join([self.source, *(f"{value}" for _, value in self.options)])
         words = [self.source, *(f"{name}={value}" for name, value in self.options)]
-        words += ["gate"] * self.gated + ["hindsight"] * self.hindsight + ["again"] * self.again
+        words += ["gate"] * self.gated + ["kept"] * self.keeps_gate
+        words += ["hindsight"] * self.hindsight + ["again"] * self.again
         usual = AUTO_WIDTH if self.gated or self.hindsight else DEFAULT_WIDTH
         if self.draft not in (0, usual):
             words.append(f"draft={self.draft}")
@@ -181,6 +184,7 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
         if source != NO_SOURCE:
             find_source(source).load()
             cells += [_source_cell(source, gate, options.draft) for gate in options.gate]
+            cells += [Cell(source, AUTO_WIDTH, gated=True, keeps_gate=True)] * options.keep_gate
             cells += [Cell(source, AUTO_WIDTH, hindsight=True)] * options.hindsight
     for swept in options.sweep:
         cells += parse_sweep(swept, options.draft)
@@ -331,6 +335,12 @@ def _parser() -> Parser:
         type=_gates,
         default=[GATE_OFF, GATE_COST],
         help="run each source without the gate, with it, or both (default off,cost)",
+    )
+    add(
+        "--keep-gate",
+        action="store_true",
+        help="each source once more with one gate for all its runs, as a program that goes on "
+        "answering keeps it",
     )
     add(
         "--oracle",

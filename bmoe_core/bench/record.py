@@ -72,6 +72,7 @@ def _cell(report: Report, cell: Cell, prompt: str) -> dict[str, Any]:
         "draft": cell.draft,
         "options": dict(cell.options),
         "gated": cell.gated,
+        "keeps_gate": cell.keeps_gate,
         "hindsight": cell.hindsight,
         **{
             key: value

@@ -87,6 +87,7 @@ class Rig(Closing):
         self.unavailable: dict[str, str] = {}
         self._references: dict[tuple[Cell, str], Sequence[int]] = {}
         self._bays: dict[Cell, _Bay] = {}
+        self._kept_gates: dict[Cell, CostGate] = {}
         named = {cell.source: cell for cell in plan.cells if cell.is_plugin}
         sources = [open_source(cell.source, dict(cell.options)) for cell in named.values()]
 
@@ -135,7 +136,7 @@ class Rig(Closing):
         return cell.source not in self.unavailable and self._bay(cell) is not None
 
     def _bay(self, cell: Cell) -> _Bay | None:
-        key = evolve(cell, again=False)
+        key = evolve(cell, again=False, keeps_gate=False)
         if key not in self._bays:
             bay = self._make_bay(key)
             if bay is None:
@@ -164,7 +165,8 @@ class Rig(Closing):
         """One timed run."""
         bay = self._bay(cell)
         assert bay is not None
-        run, _ = self._generate(bay, cell, prompt, None)
+        kept = self._kept_gates.setdefault(cell, CostGate()) if cell.keeps_gate else None
+        run, _ = self._generate(bay, cell, prompt, None, kept)
         return run
 
     def survey(self, cell: Cell, prompt: Prompt) -> Survey:
@@ -223,9 +225,12 @@ class Rig(Closing):
                 self._references[cell, prompt.name] = [*self.tokens(prompt), *tokens]
 
     def _generate(
-        self, bay: _Bay, cell: Cell, prompt: Prompt, on_step: Any
+        self, bay: _Bay, cell: Cell, prompt: Prompt, on_step: Any, gate: CostGate | None = None
     ) -> tuple[Run, tuple[int, ...]]:
-        """A generation from an empty context, by a new source; its run, and its tokens."""
+        """A generation from an empty context, by a new source; its run, and its tokens.
+
+        Without a gate of its own, a gated cell has a new one.
+        """
         bay.target.clear()
         generation = generate(
             bay.target,
@@ -233,7 +238,7 @@ class Rig(Closing):
             source=self._new_source(bay, cell, prompt),
             n_predict=self._plan.n_predict,
             width=cell.draft,
-            gate=CostGate() if cell.gated else None,
+            gate=gate or (CostGate() if cell.gated else None),
             on_prefill=None if on_step is None else lambda *_: on_step(True),
         )
         tally, times = Tally(), StepTimes()

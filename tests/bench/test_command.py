@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from bmoe_core.bench import main as bench_main
+from bmoe_core.bench import rig
 from bmoe_core.bench.markdown import markdown
 from bmoe_core.bench.plan import Plan, parse_bench, parse_sweep
 from bmoe_core.bench.record import SCHEMA, to_dict
@@ -24,6 +25,7 @@ from bmoe_core.bench.table import print_report
 from bmoe_core.bench.words import closing, sentence
 from bmoe_core.cli import main
 from bmoe_core.errors import UsageError
+from bmoe_core.gate import CostGate
 
 GOLDEN = Path(__file__).parent / "golden"
 RunBench = Callable[..., tuple[int, str, str]]
@@ -85,6 +87,27 @@ class TestOutputs:
             assert name[:14] in out
         for plot in ("rates", "break-even", "decodes"):
             assert (plots / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_a_kept_gate_serves_all_timed_runs_of_its_cell(
+        self, run_bench: RunBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two rounds and the run for the counts: two generations with one gate, the others new."""
+        gates: list[Any] = []
+
+        class Counted(CostGate):
+            n_generations = 0
+
+            def begin(self) -> None:
+                if not self.n_generations:
+                    gates.append(self)
+                self.n_generations += 1
+                super().begin()
+
+        monkeypatch.setattr(rig, "CostGate", Counted)
+        status, out, _ = run_bench("--sources", "ngram", "--gate", "cost", "--keep-gate")
+        assert status == 0
+        assert "ngram gate kept" in out
+        assert sorted(gate.n_generations for gate in gates) == [1, 1, 1, 1, 2]
 
     def test_a_source_that_refuses_the_model_is_named(self, run_bench: RunBench) -> None:
         """The others are measured."""

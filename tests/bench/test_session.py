@@ -305,6 +305,7 @@ def test_cells_are_named_by_what_is_special_about_them() -> None:
     assert Cell("ngram", 1, (("min_match", 5),)).name == "ngram min_match=5 draft=1"
     assert Cell(SYNTHETIC, 3, (("p", 0.5),)).name == "synthetic 0.5"
     assert Cell("ngram", 64, gated=True).name == "ngram gate"
+    assert Cell("ngram", 64, gated=True, keeps_gate=True).name == "ngram gate kept"
     assert Cell("ngram", 64, hindsight=True).name == "ngram hindsight"
     assert Cell(ORACLE, 8).name == "oracle draft=8"
     assert Cell("llama-server", 3, (("spec", "ngram-simple"),)).name == "llama-server ngram-simple"
