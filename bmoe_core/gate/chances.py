@@ -48,6 +48,15 @@ def chances_by_rung(draft: Draft, survival: Survival, n_wrong: float = 0.0) -> S
     return [1.0, *means]
 
 
+def is_alike(draft: Draft, other: Draft) -> bool:
+    """Whether two drafts are as long and as sure."""
+    return (
+        len(draft.tokens) == len(other.tokens)
+        and draft.evidence == other.evidence
+        and draft.confidence == other.confidence
+    )
+
+
 def cut(draft: Draft) -> Draft:
     """The first MAX_WIDTH tokens."""
     evidence, confidence = draft.evidence, draft.confidence

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from bmoe_core.gate.allowance import Allowance
 from bmoe_core.gate.asking import CHEAP, Asking, DraftCosts
-from bmoe_core.gate.chances import by_rung, chances_by_rung, cut
+from bmoe_core.gate.chances import by_rung, chances_by_rung, cut, is_alike
 from bmoe_core.gate.costs import OUTLIER, DecodeCosts
 from bmoe_core.gate.ladder import MAX_WIDTH, N_MORE, RUNG_OF, RUNGS
 from bmoe_core.gate.record import GateRecord
@@ -44,6 +44,9 @@ OWN_WEIGHT = 0.1
 MOST_RESTED = 16
 """Plain decodes in a row that are looked at together: beside a decode of a millisecond, a look at
 each would cost some hundredths of it, most of that to get the code into the processor's caches."""
+MOST_REPEATED = 16
+"""Steps in a row that are taken like the last two that were looked at, which were alike, while the
+account is at ease: booked, and not learned from. To weigh a draft takes ten times as long."""
 FREE = (0.0,) * len(RUNGS)
 """What drafting costs once it is done."""
 
@@ -78,9 +81,16 @@ class CostGate:
     _in_vain_s: float = field(default=0.0, init=False)
     """In how many of those steps the source was asked, and the seconds that took."""
     _n_pending: int = field(default=0, init=False)
+    _n_repeats: int = field(default=0, init=False)
+    """How many further steps may be taken like the last one that was looked at."""
+    _won: float = field(default=0.0, init=False)
+    """Plain decodes won since then."""
+    _unfollowed: list[int] = field(factory=list, init=False)
+    """Tokens that the target decided on since then, which go on with a draft that is followed."""
     # Of the step under way:
     _asked_rung: int = field(default=0, init=False)
     _is_cheap: bool = field(default=False, init=False)
+    _is_repeat: bool = field(default=False, init=False)
     _draft: Draft = field(default=NO_DRAFT, init=False)
     _draft_s: float = field(default=0.0, init=False)
     _draft_charge: float = field(default=0.0, init=False)
@@ -109,6 +119,8 @@ class CostGate:
         self._follow_new_drafts()
         self._n_last = 0
         self._n_pending = 0
+        self._n_repeats = 0
+        self._unfollowed.clear()
 
     def calibration(self, most: int) -> Sequence[int]:
         """A few decodes where nothing is known yet, wide ones first, which settle the buffers."""
@@ -138,7 +150,10 @@ class CostGate:
 
     def ask(self, room: int) -> int:
         """How many tokens to ask for: all that cost next to nothing, or as many as should pay."""
-        self._asked_rung, self._draft_charge = 0, 0.0
+        is_at_ease = self.allowance.left >= AT_EASE
+        if self._n_repeats and is_at_ease and room >= RUNGS[self._asked_rung]:
+            return RUNGS[self._asked_rung]
+        self._asked_rung, self._draft_charge, self._n_repeats = 0, 0.0, 0
         asking = self._asking
         if asking.is_put_off or (not self._is_cheap and asking.is_waiting):
             asking.skip()
@@ -180,7 +195,13 @@ class CostGate:
 
     def choose(self, draft: Draft, draft_s: float) -> int:
         """How many of the draft's tokens to verify; 0: it goes along as a shadow."""
-        self._draft, self._rung, self._draft_s = NO_DRAFT, 0, 0.0
+        self._is_repeat = self._n_repeats > 0 and is_alike(draft, self._draft)
+        if self._is_repeat:
+            self._n_repeats -= 1
+            self._book_draft(draft_s, draft_s)
+            return RUNGS[self._rung]
+        before, rung_before = self._draft, self._rung
+        self._draft, self._rung, self._draft_s, self._n_repeats = NO_DRAFT, 0, 0.0, 0
         if not self._asked_rung:
             return 0
         if len(draft.tokens) > MAX_WIDTH:
@@ -198,7 +219,16 @@ class CostGate:
         self._asking.learn(self._draft_charge, gain)
         if not can_pay:
             self._asking.put_off()
+        if self._is_cheap and 0 < self._rung == rung_before and is_alike(draft, before):
+            self._n_repeats = self._repeatable()
         return RUNGS[self._rung]
+
+    def _repeatable(self) -> int:
+        """How often this step may be taken again without a look at it."""
+        left, rung = self._left(), self._rung
+        if left < AT_EASE or not self.costs.is_explored(rung, len(self._draft.tokens)):
+            return 0
+        return min(MOST_REPEATED, int(left / self.costs.bound[rung]))
 
     def _choose_rung(self, draft: Draft, most: float, edge: float) -> float:
         """Take the best rung that costs ``most`` at most, if it beats the plain rate by ``edge``.
@@ -220,15 +250,18 @@ class CostGate:
         return 0.0
 
     def _charge_draft(self, draft_s: float) -> None:
-        plain_s, drafts, rung = self.costs.plain_s, self._draft_costs, self._asked_rung
-        assert plain_s is not None
+        drafts, rung = self._draft_costs, self._asked_rung
         in_step, expected = self._asking.in_step, drafts.seconds(rung)
         is_outlier = in_step and drafts.known and draft_s > OUTLIER * expected
-        self._draft_s = draft_s
-        charge = (OUTLIER * expected if is_outlier else draft_s) / plain_s
+        self._book_draft(draft_s, OUTLIER * expected if is_outlier else draft_s)
+        drafts.observe(rung, draft_s, in_step=in_step)
+
+    def _book_draft(self, draft_s: float, charged_s: float) -> None:
+        assert self.costs.plain_s is not None
+        charge = charged_s / self.costs.plain_s
         # What asking at every step may cost is a share of its own, not a loss.
         self._draft_charge = max(0.0, charge - CHEAP) if self._is_cheap else charge
-        drafts.observe(rung, draft_s, in_step=in_step)
+        self._draft_s = draft_s
 
     def _affordable_rung(self, rung: int, draft: Draft) -> int:
         """The highest rung up to ``rung`` that is not too high a stake for the account."""
@@ -308,9 +341,15 @@ class CostGate:
             booked += self.costs.waiting(self._n_pending) - self.costs.waiting(outcome.n_pending)
             saved_s += n_tokens * plain_s - spent_s
         self.allowance.settle(n_tokens, booked)
-        self._learn_costs(outcome, rung, n_kept)
+        if self._is_repeat:
+            self._unfollowed += followed
+        else:
+            self._learn_costs(outcome, rung, n_kept)
+            record.n_declined_rightly += self._compare(followed)
         self._n_pending = outcome.n_pending
-        record.n_declined_rightly += self._shadows.compare(self._draft, followed, declined=not rung)
+        self._won = self._won + booked if self._is_repeat else booked
+        if self._won < 0.0 or self._n_pending:
+            self._n_repeats = 0
         record.n_steps += 1
         record.n_asked_steps += self._asked_rung > 0
         record.n_drafted_steps += rung > 0
@@ -318,6 +357,14 @@ class CostGate:
         record.n_declined += not rung and len(self._draft.tokens) > 0
         record.spent_s += spent_s + self._draft_s
         record.saved_s += saved_s
+
+    def _compare(self, followed: Sequence[int]) -> int:
+        """Learn how drafts fared, and how many declined ones did not pay."""
+        n_rightly = 0
+        if self._unfollowed:
+            n_rightly = self._shadows.compare(NO_DRAFT, self._unfollowed, declined=False)
+            self._unfollowed.clear()
+        return n_rightly + self._shadows.compare(self._draft, followed, declined=not self._rung)
 
     def _learn_own_cost(self, seconds: float) -> float:
         """The plain decodes that it cost to think about a costly draft, and learn from it."""

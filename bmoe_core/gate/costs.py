@@ -79,6 +79,9 @@ not keep a width from being tried again."""
 FIRST_DOUBT = 0.25**2
 """Variance beside the noise of the first decode of a width after one of another, which may have to
 build and allocate what later ones use."""
+N_REDRAWN = 8
+"""Decodes of a well-known width, which moves little, for each time that its neighbours that were
+never measured are derived from it anew."""
 N_AGING = 16
 """Decodes after which the ratios' variances are brought up to date."""
 
@@ -174,6 +177,14 @@ class DecodeCosts:
     def measured(self) -> dict[int, float]:
         """For each number of positions that a verify decode had, its time in plain decodes."""
         return {1 + RUNGS[i]: self.ratio[i] for i, n in enumerate(self._n_seen) if n}
+
+    def is_well_known(self, rung: int) -> bool:
+        """Whether that many decodes of a width were seen that one more tells little."""
+        return self._n_seen[rung] > N_WELL_KNOWN
+
+    def is_explored(self, rung: int, n_tokens: int) -> bool:
+        """Whether it is well known, and the next one known if a draft of so many tokens has it."""
+        return self.is_well_known(rung) and self._n_seen[min(rung + 1, RUNG_OF[n_tokens])] > 0
 
     def begin(self) -> None:
         """A new generation: its context is longer or shorter than the last one's."""
@@ -289,8 +300,11 @@ class DecodeCosts:
             # No decode is cheaper than a narrower one: it is the level that was too high.
             self.plain_s *= self.ratio[rung]
             self.ratio[rung] = 1.0
-        if self._n_seen[rung] > N_WELL_KNOWN:
+        if self.is_well_known(rung):
             self.plain_s *= surprise**LEVEL_SHARE
+            if self._n_seen[rung] % N_REDRAWN:
+                self.low[rung], self.bound[rung] = self._likely_low(rung), self.ratio[rung]
+                return
         self._update_tables(rung)
 
     def observe_rollback(self, n_kept: int, seconds: float) -> None:

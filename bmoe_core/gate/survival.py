@@ -82,7 +82,11 @@ class Survival:
         counts = self._by_evidence.get(evidence)
         if counts is None:
             return priors
-        return [_posterior(*each) for each in zip(*counts, priors, strict=True)]
+        # As _posterior does, which took a tenth of a step by being called for each.
+        return [
+            (accepted + PRIOR_WEIGHT * prior) / (n + PRIOR_WEIGHT)
+            for accepted, n, prior in zip(*counts, priors, strict=True)
+        ]
 
     def of_token(
         self, evidence: Hashable, stretch: int, confidence: float, n_wrong: float = 0.0
@@ -141,19 +145,21 @@ class Survival:
     def _count(
         self, counts: Counts, stretch: int, kept: float, n_accepted: float, n_more: float
     ) -> None:
-        self._have_a_say(counts, stretch, -1.0)
-        for accepted, n in (self._by_token, counts):
-            accepted[stretch] = accepted[stretch] * kept + n_accepted
-            n[stretch] = n[stretch] * kept + n_more
-        self._have_a_say(counts, stretch, 1.0)
-
-    def _have_a_say(self, counts: Counts, stretch: int, sign: float) -> None:
-        """Add what one evidence says to the estimate for all of them, or take it out again."""
-        (accepted, n), (all_accepted, all_n) = counts, self._overall
+        accepted, n = counts
+        all_accepted, all_n = self._overall
+        # What this evidence said to the estimate for all of them, and what it says now.
         if n[stretch]:
-            said = sign * min(n[stretch], GROUP_WEIGHT)
-            all_accepted[stretch] += said * accepted[stretch] / n[stretch]
-            all_n[stretch] += said
+            said = min(n[stretch], GROUP_WEIGHT)
+            all_accepted[stretch] -= said * accepted[stretch] / n[stretch]
+            all_n[stretch] -= said
+        accepted[stretch] = accepted[stretch] * kept + n_accepted
+        n[stretch] = n[stretch] * kept + n_more
+        says = min(n[stretch], GROUP_WEIGHT)
+        all_accepted[stretch] += says * accepted[stretch] / n[stretch]
+        all_n[stretch] += says
+        accepted, n = self._by_token
+        accepted[stretch] = accepted[stretch] * kept + n_accepted
+        n[stretch] = n[stretch] * kept + n_more
 
 
 def _posterior(accepted: float, n: float, prior: float) -> float:
