@@ -14,6 +14,7 @@ from bmoe_core.gate.chances import by_rung, chances_by_rung, cut, is_alike
 from bmoe_core.gate.costs import OUTLIER, DecodeCosts
 from bmoe_core.gate.ladder import MAX_WIDTH, N_MORE, RUNG_OF, RUNGS
 from bmoe_core.gate.record import GateRecord
+from bmoe_core.gate.repeats import MOST_REPEATED, Repeats
 from bmoe_core.gate.shadows import Shadows
 from bmoe_core.gate.stakes import AT_EASE, CAUTION, account_grows
 from bmoe_core.gate.survival import Survival
@@ -44,9 +45,6 @@ OWN_WEIGHT = 0.1
 MOST_RESTED = 16
 """Plain decodes in a row that are looked at together: beside a decode of a millisecond, a look at
 each would cost some hundredths of it, most of that to get the code into the processor's caches."""
-MOST_REPEATED = 16
-"""Steps in a row that are taken like the last two that were looked at, which were alike, while the
-account is at ease: booked, and not learned from. To weigh a draft takes ten times as long."""
 FREE = (0.0,) * len(RUNGS)
 """What drafting costs once it is done."""
 
@@ -81,16 +79,10 @@ class CostGate:
     _in_vain_s: float = field(default=0.0, init=False)
     """In how many of those steps the source was asked, and the seconds that took."""
     _n_pending: int = field(default=0, init=False)
-    _n_repeats: int = field(default=0, init=False)
-    """How many further steps may be taken like the last one that was looked at."""
-    _won: float = field(default=0.0, init=False)
-    """Plain decodes won since then."""
-    _unfollowed: list[int] = field(factory=list, init=False)
-    """Tokens that the target decided on since then, which go on with a draft that is followed."""
+    _repeats: Repeats = field(factory=Repeats, init=False)
     # Of the step under way:
     _asked_rung: int = field(default=0, init=False)
     _is_cheap: bool = field(default=False, init=False)
-    _is_repeat: bool = field(default=False, init=False)
     _draft: Draft = field(default=NO_DRAFT, init=False)
     _draft_s: float = field(default=0.0, init=False)
     _draft_charge: float = field(default=0.0, init=False)
@@ -119,8 +111,7 @@ class CostGate:
         self._follow_new_drafts()
         self._n_last = 0
         self._n_pending = 0
-        self._n_repeats = 0
-        self._unfollowed.clear()
+        self._repeats.forget()
 
     def calibration(self, most: int) -> Sequence[int]:
         """A few decodes where nothing is known yet, wide ones first, which settle the buffers."""
@@ -151,9 +142,9 @@ class CostGate:
     def ask(self, room: int) -> int:
         """How many tokens to ask for: all that cost next to nothing, or as many as should pay."""
         is_at_ease = self.allowance.left >= AT_EASE
-        if self._n_repeats and is_at_ease and room >= RUNGS[self._asked_rung]:
+        if self._repeats.n_left and is_at_ease and room >= RUNGS[self._asked_rung]:
             return RUNGS[self._asked_rung]
-        self._asked_rung, self._draft_charge, self._n_repeats = 0, 0.0, 0
+        self._asked_rung, self._draft_charge, self._repeats.n_left = 0, 0.0, 0
         asking = self._asking
         if asking.is_put_off or (not self._is_cheap and asking.is_waiting):
             asking.skip()
@@ -195,13 +186,11 @@ class CostGate:
 
     def choose(self, draft: Draft, draft_s: float) -> int:
         """How many of the draft's tokens to verify; 0: it goes along as a shadow."""
-        self._is_repeat = self._n_repeats > 0 and is_alike(draft, self._draft)
-        if self._is_repeat:
-            self._n_repeats -= 1
+        if self._repeats.take(draft, self._draft):
             self._book_draft(draft_s, draft_s)
             return RUNGS[self._rung]
         before, rung_before = self._draft, self._rung
-        self._draft, self._rung, self._draft_s, self._n_repeats = NO_DRAFT, 0, 0.0, 0
+        self._draft, self._rung, self._draft_s = NO_DRAFT, 0, 0.0
         if not self._asked_rung:
             return 0
         if len(draft.tokens) > MAX_WIDTH:
@@ -220,7 +209,7 @@ class CostGate:
         if not can_pay:
             self._asking.put_off()
         if self._is_cheap and 0 < self._rung == rung_before and is_alike(draft, before):
-            self._n_repeats = self._repeatable()
+            self._repeats.n_left = self._repeatable()
         return RUNGS[self._rung]
 
     def _repeatable(self) -> int:
@@ -341,15 +330,13 @@ class CostGate:
             booked += self.costs.waiting(self._n_pending) - self.costs.waiting(outcome.n_pending)
             saved_s += n_tokens * plain_s - spent_s
         self.allowance.settle(n_tokens, booked)
-        if self._is_repeat:
-            self._unfollowed += followed
+        self._repeats.settle(booked, outcome.n_pending)
+        if self._repeats.is_one:
+            self._repeats.decided += followed
         else:
             self._learn_costs(outcome, rung, n_kept)
             record.n_declined_rightly += self._compare(followed)
         self._n_pending = outcome.n_pending
-        self._won = self._won + booked if self._is_repeat else booked
-        if self._won < 0.0 or self._n_pending:
-            self._n_repeats = 0
         record.n_steps += 1
         record.n_asked_steps += self._asked_rung > 0
         record.n_drafted_steps += rung > 0
@@ -360,10 +347,10 @@ class CostGate:
 
     def _compare(self, followed: Sequence[int]) -> int:
         """Learn how drafts fared, and how many declined ones did not pay."""
-        n_rightly = 0
-        if self._unfollowed:
-            n_rightly = self._shadows.compare(NO_DRAFT, self._unfollowed, declined=False)
-            self._unfollowed.clear()
+        n_rightly, decided = 0, self._repeats.decided
+        if decided:
+            n_rightly = self._shadows.compare(NO_DRAFT, decided, declined=False)
+            decided.clear()
         return n_rightly + self._shadows.compare(self._draft, followed, declined=not self._rung)
 
     def _learn_own_cost(self, seconds: float) -> float:
