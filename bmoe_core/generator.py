@@ -16,7 +16,7 @@ from bmoe_core.loop import DEFAULT_WIDTH, Pick, argmax, generate
 from bmoe_core.policy import Policy
 from bmoe_core.sampling import GREEDY, Sampling
 from bmoe_core.sources import NO_SOURCE, OpenSource, open_source
-from bmoe_core.steps import Step
+from bmoe_core.steps import Step, common_prefix
 from bmoe_core.target.llama import DecodeTap, LlamaTarget, default_n_ctx
 from bmoe_core.target.model import LlamaModel
 from bmoe_core.target.sampler import Sampler
@@ -194,12 +194,7 @@ class Generator(Closing):
         """How many of the first ``tokens`` the target holds."""
         if self._last is None:
             return 0
-        n = 0
-        for held, token in zip(self._last.held_tokens(), tokens, strict=False):
-            if held != token:
-                break
-            n += 1
-        return min(n, self.target.n_past)
+        return min(common_prefix(self._last.held_tokens(), tokens), self.target.n_past)
 
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:

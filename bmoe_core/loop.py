@@ -8,7 +8,6 @@ Without a draft a step is a plain decode: one token, one row of logits, nothing 
 
 from __future__ import annotations
 
-import itertools
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -27,7 +26,14 @@ from bmoe_core.errors import (
 from bmoe_core.guard import Source, SourceGuard
 from bmoe_core.meter import Meter
 from bmoe_core.policy import Outcome, Policy, Trial, VerifyAll
-from bmoe_core.steps import NO_DRAFT, Draft, FinishReason, SourceFailure, Step
+from bmoe_core.steps import (
+    NO_DRAFT,
+    Draft,
+    FinishReason,
+    SourceFailure,
+    Step,
+    common_prefix,
+)
 
 if TYPE_CHECKING:
     from bmoe_core.target.protocol import Target
@@ -322,8 +328,7 @@ class Generation:
         told, first = [], 0
         for trial in trials:
             followed = choices[first : first + len(trial.draft.tokens)]
-            pairs = zip(followed, coming[first:], strict=False)
-            n_as_said = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            n_as_said = common_prefix(followed, coming[first:])
             told.append(evolve(trial, followed=followed[: n_as_said + 1]))
             first += trial.n_positions
         return told

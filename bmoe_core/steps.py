@@ -1,4 +1,4 @@
-"""The records that pass between the loop, the sources and the accounts: drafts and steps."""
+"""What passes between the loop, the sources and the accounts: drafts and steps, made of tokens."""
 
 from __future__ import annotations
 
@@ -90,6 +90,16 @@ class Step:
     def drafted(self) -> bool:
         """Whether a draft was verified in this step."""
         return self.n_drafted > 0
+
+
+def common_prefix(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """How many of the first tokens of two sequences are the same."""
+    n = 0
+    for token, other in zip(tokens, others, strict=False):
+        if token != other:
+            break
+        n += 1
+    return n
 
 
 @frozen

@@ -25,6 +25,7 @@ from bmoe_core import (
     generate,
 )
 from bmoe_core.policy import Outcome, Trial
+from bmoe_core.steps import common_prefix
 from bmoe_core.testing import FakeTarget, ScriptedSource, hashed
 
 PROMPT = [1, 2, 3]
@@ -47,6 +48,23 @@ def run(target: FakeTarget, **arguments: Any) -> tuple[Generation, list[Step]]:
 
 def answer(generation: Generation) -> list[int]:
     return generation.tokens[generation.n_prompt :]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "others", "n"),
+    [
+        ([], [], 0),
+        ([1, 2], [1, 2], 2),
+        ([1, 2, 3], [1, 2], 2),
+        ([1, 2], [1, 3, 2], 1),
+        ([4], [5], 0),
+    ],
+)
+def test_a_common_prefix_ends_at_the_first_difference(
+    tokens: list[int], others: list[int], n: int
+) -> None:
+    """Or with the shorter one."""
+    assert common_prefix(tokens, others) == n
 
 
 class TestPlain:

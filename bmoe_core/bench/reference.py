@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from attrs import define, field
 from bmoe_core.guard import check_draft
 from bmoe_core.hookspecs import hookimpl
 from bmoe_core.sources import OpenSource
+from bmoe_core.steps import common_prefix
 from bmoe_core.target.protocol import Target
 
 
@@ -77,8 +77,7 @@ class HindsightSource:
     def draft(self, tokens: npt.NDArray[np.int32], n_max: int) -> list[int]:
         """The source's draft up to the first token that the target will not choose."""
         drafted = check_draft(self.inner.draft(tokens, n_max), n_max, self.n_vocab).tokens
-        pairs = zip(drafted, self.reference[len(tokens) :], strict=False)
-        return [token for token, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        return list(drafted[: common_prefix(drafted, self.reference[len(tokens) :])])
 
     @hookimpl
     def close(self) -> None:

@@ -16,6 +16,7 @@ from bmoe_core.bench.prompts import Prompt
 from bmoe_core.bench.rig import NO_SURVEY, Survey
 from bmoe_core.bench.runs import Run
 from bmoe_core.bench.step_costs import WidthCost
+from bmoe_core.steps import common_prefix
 
 SHORT_ANSWER = 48
 """Fewer generated tokens than this are too few to argue from."""
@@ -48,12 +49,9 @@ def agreement(
     prompt: Prompt, told: Sequence[int], plain: Sequence[int], measure: GapMeasure | None
 ) -> Agreement:
     """Compare a cell's tokens with those of plain decoding; None measures no near tie."""
-    pairs = zip(told, plain, strict=False)
-    differs = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    if differs is None:
-        if len(told) == len(plain):
-            return Agreement(equal=True)
-        differs = min(len(told), len(plain))
+    differs = common_prefix(told, plain)
+    if differs == len(told) == len(plain):
+        return Agreement(equal=True)
     if measure is None:
         return Agreement(False, differs)
     return Agreement(False, differs, round(measure.top_two_gap(prompt, plain[:differs]), 4))

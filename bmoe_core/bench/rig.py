@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class Rig(Closing):
         self.unavailable: dict[str, str] = {}
         self._references: dict[tuple[Cell, str], Sequence[int]] = {}
         self._bays: dict[Cell, _Bay] = {}
-        self._kept_gates: dict[Cell, CostGate] = {}
+        self._kept_gates: defaultdict[Cell, CostGate] = defaultdict(CostGate)
         named = {cell.source: cell for cell in plan.cells if cell.is_plugin}
         sources = [open_source(cell.source, dict(cell.options)) for cell in named.values()]
 
@@ -165,7 +166,7 @@ class Rig(Closing):
         """One timed run."""
         bay = self._bay(cell)
         assert bay is not None
-        kept = self._kept_gates.setdefault(cell, CostGate()) if cell.keeps_gate else None
+        kept = self._kept_gates[cell] if cell.keeps_gate else None
         run, _ = self._generate(bay, cell, prompt, None, kept)
         return run
 

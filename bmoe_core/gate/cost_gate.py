@@ -79,7 +79,7 @@ class CostGate:
     _in_vain_s: float = field(default=0.0, init=False)
     """In how many of those steps the source was asked, and the seconds that took."""
     _n_pending: int = field(default=0, init=False)
-    _repeats: Repeats = field(factory=Repeats, init=False)
+    _repeats: Repeats = field(init=False)
     # Of the step under way:
     _asked_rung: int = field(default=0, init=False)
     _is_cheap: bool = field(default=False, init=False)
@@ -95,6 +95,7 @@ class CostGate:
         self.survival = Survival()
         self._shadows = Shadows(self.survival, self.costs)
         self._asking = Asking()
+        self._repeats = Repeats()
 
     @property
     def record(self) -> GateRecord:
@@ -111,7 +112,6 @@ class CostGate:
         self._follow_new_drafts()
         self._n_last = 0
         self._n_pending = 0
-        self._repeats.forget()
 
     def calibration(self, most: int) -> Sequence[int]:
         """A few decodes where nothing is known yet, wide ones first, which settle the buffers."""

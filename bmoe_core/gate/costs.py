@@ -302,10 +302,9 @@ class DecodeCosts:
             self.ratio[rung] = 1.0
         if self.is_well_known(rung):
             self.plain_s *= surprise**LEVEL_SHARE
-            if self._n_seen[rung] % N_REDRAWN:
-                self.low[rung], self.bound[rung] = self._likely_low(rung), self.ratio[rung]
-                return
-        self._update_tables(rung)
+        self.low[rung], self.bound[rung] = self._likely_low(rung), self.ratio[rung]
+        if not self.is_well_known(rung) or self._n_seen[rung] % N_REDRAWN == 0:
+            self._draw_neighbours(rung)
 
     def observe_rollback(self, n_kept: int, seconds: float) -> None:
         """Learn from a rollback that kept ``n_kept`` positions of the last decode."""
@@ -329,10 +328,8 @@ class DecodeCosts:
     def _likely_low(self, rung: int) -> float:
         return max(self.ratio[rung] * math.exp(-OPTIMISM * math.sqrt(self._variances[rung])), 1.0)
 
-    def _update_tables(self, rung: int) -> None:
+    def _draw_neighbours(self, rung: int) -> None:
         """Derive from a ratio that changed those of its neighbours that were never measured."""
-        self.low[rung] = self._likely_low(rung)
-        self.bound[rung] = self.ratio[rung]
         left, seen = rung - 1, self._n_seen
         while left and not seen[left]:
             left -= 1

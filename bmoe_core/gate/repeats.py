@@ -28,11 +28,6 @@ class Repeats:
     _won: float = field(default=0.0, init=False)
     """Plain decodes won since the last look."""
 
-    def forget(self) -> None:
-        """A new generation begins."""
-        self.n_left, self.is_one = 0, False
-        self.decided.clear()
-
     def take(self, draft: Draft, looked_at: Draft) -> bool:
         """Whether the step is one of them, its draft being like the one that was looked at."""
         self.is_one = self.n_left > 0 and is_alike(draft, looked_at)
